@@ -24,8 +24,8 @@ type Agent struct {
 	Org         OrgID             `json:"-"` // whose it is
 }
 
-// ModelConfig picks a model. ID is "provider/model", or an alias from the configuration, or a bare model name that exactly
-// one configured provider serves. "script/<name>" and "script/steps" are the deterministic model.
+// ModelConfig picks a model. ID is "provider/model", or an alias from the configuration, or a bare model name
+// that exactly one configured provider serves. "script/<name>" and "script/steps" are the deterministic model.
 type ModelConfig struct {
 	ID     string `json:"id"`
 	Speed  string `json:"speed,omitempty"`  // "standard", "fast" or ""
@@ -35,8 +35,9 @@ type ModelConfig struct {
 
 // Toolset is one entry of an agent's tools.
 //
-// Kind "builtin" is the built-in toolset: Default and Configs switch its tools and set their policy. Kind "custom" is one
-// client-executed tool: Name, Description, InputSchema. Kind "mcp" is the tools of one MCP server: Server.
+// Kind "builtin" is the built-in toolset: Default and Configs switch its tools and set their policy. Kind
+// "custom" is one client-executed tool: Name, Description, InputSchema. Kind "mcp" is the tools of one MCP
+// server: Server.
 type Toolset struct {
 	Kind        string       `json:"kind"`
 	Default     ToolConfig   `json:"default,omitzero"`
@@ -100,13 +101,15 @@ type EnvConfig struct {
 	Kind       string              `json:"kind"`
 	Networking Networking          `json:"networking"`
 	Packages   map[string][]string `json:"packages,omitempty"` // apt cargo gem go npm pip
-	Rootfs     string              `json:"rootfs,omitempty"`   // "" or "host"; debootstrap:SUITE[:VARIANT]; else a directory or a .tar path on the server
-	Image      string              `json:"image,omitempty"`    // name of an OCI image, instead of Rootfs
-	Template   string              `json:"template,omitempty"` // NAME, NAME:TAG or an id, instead of both
-	Build      TemplateBuildID     `json:"build,omitempty"`    // what Template meant when the session or box was made; "" in an environment
-	Isolation  string              `json:"isolation,omitempty"`
-	Limits     SandboxLimits       `json:"limits,omitzero"`
-	Lifecycle  Lifecycle           `json:"lifecycle,omitzero"`
+	// "" or "host"; debootstrap:SUITE[:VARIANT]; else a directory or a .tar path on the server
+	Rootfs   string `json:"rootfs,omitempty"`
+	Image    string `json:"image,omitempty"`    // name of an OCI image, instead of Rootfs
+	Template string `json:"template,omitempty"` // NAME, NAME:TAG or an id, instead of both
+	// what Template meant when the session or box was made; "" in an environment
+	Build     TemplateBuildID `json:"build,omitempty"`
+	Isolation string          `json:"isolation,omitempty"`
+	Limits    SandboxLimits   `json:"limits,omitzero"`
+	Lifecycle Lifecycle       `json:"lifecycle,omitzero"`
 }
 
 // Installs reports whether packages are to be installed.
@@ -119,8 +122,8 @@ func (c EnvConfig) Installs() bool {
 	return false
 }
 
-// Lifecycle is what becomes of the sandbox of a session that rests, and how many there may be. A number of 0 is the server's default,
-// and a negative one switches it off.
+// Lifecycle is what becomes of the sandbox of a session that rests, and how many there may be. A number of 0 is
+// the server's default, and a negative one switches it off.
 type Lifecycle struct {
 	StopAfterSec int64 `json:"stop_after_seconds"` // of rest: its processes end, its disk is kept
 	DropAfterSec int64 `json:"drop_after_seconds"` // of rest: only its checkpoint is kept
@@ -130,12 +133,13 @@ type Lifecycle struct {
 
 // Or returns l with d's numbers where it has none.
 func (l Lifecycle) Or(d Lifecycle) Lifecycle {
-	return Lifecycle{StopAfterSec: cmp.Or(l.StopAfterSec, d.StopAfterSec), DropAfterSec: cmp.Or(l.DropAfterSec, d.DropAfterSec),
-		MaxAgeSec: cmp.Or(l.MaxAgeSec, d.MaxAgeSec), MaxSandboxes: cmp.Or(l.MaxSandboxes, d.MaxSandboxes)}
+	return Lifecycle{StopAfterSec: cmp.Or(l.StopAfterSec, d.StopAfterSec),
+		DropAfterSec: cmp.Or(l.DropAfterSec, d.DropAfterSec),
+		MaxAgeSec:    cmp.Or(l.MaxAgeSec, d.MaxAgeSec), MaxSandboxes: cmp.Or(l.MaxSandboxes, d.MaxSandboxes)}
 }
 
-// Networking is what a sandbox may reach. Mode is "unrestricted", "limited" (only what the other fields name) or "none" (nothing). Rules,
-// Budget and Ask are Outboard's own.
+// Networking is what a sandbox may reach. Mode is "unrestricted", "limited" (only what the other fields name) or
+// "none" (nothing). Rules, Budget and Ask are Outboard's own.
 type Networking struct {
 	Mode                 string    `json:"mode"`
 	AllowedHosts         []string  `json:"allowed_hosts,omitempty"`
@@ -150,8 +154,9 @@ type Networking struct {
 
 // NetAsk is who is asked about a host that is on no list. The zero value asks anybody who answers approvals.
 type NetAsk struct {
-	Approver   Approver `json:"approver,omitempty"`        // "none" = nobody is asked
-	TimeoutSec int64    `json:"timeout_seconds,omitempty"` // how long an answer may take; 0 = as the server is configured
+	Approver Approver `json:"approver,omitempty"` // "none" = nobody is asked
+	// how long an answer may take; 0 = as the server is configured
+	TimeoutSec int64 `json:"timeout_seconds,omitempty"`
 }
 
 // ApproverNone asks nobody. It is for NetAsk alone.
@@ -185,7 +190,8 @@ type SandboxLimits struct {
 	DiskBytes   int64   `json:"disk_bytes,omitempty"`
 }
 
-// Check refuses limits that no sandbox can have, by the name of the field. Whether a provider keeps them is not asked here.
+// Check refuses limits that no sandbox can have, by the name of the field. Whether a provider keeps them is not
+// asked here.
 func (l SandboxLimits) Check() error {
 	switch outside := "%s must be %v to %v, or 0 for the default, not %v"; {
 	case l.MemoryBytes != 0 && (l.MemoryBytes < MinMemoryBytes || l.MemoryBytes > MaxMemoryBytes):

@@ -6,16 +6,18 @@ import (
 	"time"
 )
 
-// Approval is a call that waits for a person, as a row: one per asked call, made in the commit that records the call. It names
-// one exact request by its digest, is answered once, and lets that call alone run, once. One with Net is of a host instead.
+// Approval is a call that waits for a person, as a row: one per asked call, made in the commit that records the
+// call. It names one exact request by its digest, is answered once, and lets that call alone run, once. One with
+// Net is of a host instead.
 type Approval struct {
-	ID        ApprovalID    `json:"id"`
-	Session   SessionID     `json:"session_id"`
-	Call      CallID        `json:"call"`
-	Action    string        `json:"action"`
-	Resource  string        `json:"resource"`
-	Digest    string        `json:"digest"`             // of tool and input; what CallStarted.Digest must be
-	Request   string        `json:"request"`            // the canonical text a person is shown: all of it, nothing hidden
+	ID       ApprovalID `json:"id"`
+	Session  SessionID  `json:"session_id"`
+	Call     CallID     `json:"call"`
+	Action   string     `json:"action"`
+	Resource string     `json:"resource"`
+	Digest   string     `json:"digest"` // of tool and input; what CallStarted.Digest must be
+	// the canonical text a person is shown: all of it, nothing hidden
+	Request   string        `json:"request"`
 	Why       string        `json:"why"`                // it was stopped
 	Rules     []string      `json:"rules,omitempty"`    // that stopped it
 	Approver  Approver      `json:"approver,omitempty"` // who may answer
@@ -63,8 +65,9 @@ type Vote struct {
 	At   time.Time `json:"at"`
 }
 
-// Humans returns how many different people the callers surely are. One person counts once, whatever keys they use; and since whoever made
-// a key has seen its secret, a key, its holder and its maker are one, and so are two keys that the same person made.
+// Humans returns how many different people the callers surely are. One person counts once, whatever keys they
+// use; and since whoever made a key has seen its secret, a key, its holder and its maker are one, and so are two
+// keys that the same person made.
 func Humans(callers []Caller) int {
 	var groups [][]string // who may be the same person, by their names
 	for _, c := range callers {
@@ -87,8 +90,8 @@ func Humans(callers []Caller) int {
 // ApprovalState is where an approval stands.
 type ApprovalState string
 
-// The states. Closed: the call ended without an answer, by an interrupt or with its session, or a kill ended the question. A pending one past its ExpiresAt is
-// expired whatever its row says.
+// The states. Closed: the call ended without an answer, by an interrupt or with its session, or a kill ended the
+// question. A pending one past its ExpiresAt is expired whatever its row says.
 const (
 	ApprovalPending ApprovalState = "pending"
 	ApprovalAllowed ApprovalState = "allowed"
@@ -138,8 +141,8 @@ func (a Approver) May(by Caller, owner Owner) bool {
 	return false
 }
 
-// another reports whether the caller is somebody else than the owner. Who made a key has seen its secret and can use it, so neither may
-// the maker of the one answer for the other.
+// another reports whether the caller is somebody else than the owner. Who made a key has seen its secret and can
+// use it, so neither may the maker of the one answer for the other.
 func another(by Caller, owner Owner) bool {
 	a, b := by.Person(), owner.Person()
 	return owner.Key != "" && by.Key != "" && by.Key != owner.Key && a != b && a != owner.Maker && b != by.Maker
@@ -149,8 +152,8 @@ func another(by Caller, owner Owner) bool {
 type NetTarget struct {
 	Host string `json:"host"`
 	Port int    `json:"port,omitempty"` // 0 = 80 and 443
-	// Policy says that rules of the policies asked, and an allow is a Grant for the resource; else the host is on no list, and an
-	// allow is a NetGrant.
+	// Policy says that rules of the policies asked, and an allow is a Grant for the resource; else the host is
+	// on no list, and an allow is a NetGrant.
 	Policy bool `json:"policy,omitempty"`
 }
 
@@ -175,8 +178,9 @@ type Grant struct {
 	Org          OrgID     `json:"-"`               // whose it is
 }
 
-// GrantQuery is one request that a grant may cover. Resource is what the action acts on, as the approval shows it: the command of
-// bash, the path of a file tool, the address of web_fetch, "host" or "host/path" of an HTTP request.
+// GrantQuery is one request that a grant may cover. Resource is what the action acts on, as the approval shows
+// it: the command of bash, the path of a file tool, the address of web_fetch, "host" or "host/path" of an HTTP
+// request.
 type GrantQuery struct {
 	Person   UserID // whom the session acts for; "" = a machine's key
 	Key      KeyID  // that the session was made with
@@ -187,23 +191,24 @@ type GrantQuery struct {
 	Now      time.Time
 }
 
-// Covers reports whether the grant lets the request pass at q.Now. A clock that went back makes a grant that was made later not
-// cover yet.
+// Covers reports whether the grant lets the request pass at q.Now. A clock that went back makes a grant that was
+// made later not cover yet.
 func (g *Grant) Covers(q GrantQuery) bool {
 	switch {
 	case !g.RevokedAt.IsZero(), !q.Now.Before(g.ExpiresAt), q.Now.Before(g.NotBefore), q.Now.Before(g.CreatedAt):
 		return false
 	case g.MaxUses > 0 && g.Uses >= g.MaxUses:
 		return false
-	case g.Human != "" && g.Human != string(q.Person) && g.Human != string(q.Key), g.Agent != "" && g.Agent != q.Agent, g.Session != "" && g.Session != q.Session:
+	case g.Human != "" && g.Human != string(q.Person) && g.Human != string(q.Key), g.Agent != "" &&
+		g.Agent != q.Agent, g.Session != "" && g.Session != q.Session:
 		return false
 	}
 	return slices.ContainsFunc(g.Actions, func(a string) bool { return a == "*" || a == q.Action }) &&
 		slices.ContainsFunc(g.Resources, func(r string) bool { return matches(r, q.Resource) })
 }
 
-// matches compares with a pattern whose last character may be a star. A star in it stands for text without control characters,
-// so that a second line of a command does not ride on the first.
+// matches compares with a pattern whose last character may be a star. A star in it stands for text without
+// control characters, so that a second line of a command does not ride on the first.
 func matches(pattern, s string) bool {
 	prefix, open := strings.CutSuffix(pattern, "*")
 	if !open {
@@ -213,8 +218,8 @@ func matches(pattern, s string) bool {
 	return ok && !strings.ContainsFunc(rest, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// Narrow is the grant as a sub-agent of its holder may have it: the intersection of both, for the other session alone. It reports
-// false when nothing is left.
+// Narrow is the grant as a sub-agent of its holder may have it: the intersection of both, for the other session
+// alone. It reports false when nothing is left.
 func (g Grant) Narrow(o Grant) (Grant, bool) {
 	n := g
 	n.Session, n.Agent = o.Session, o.Agent
@@ -243,7 +248,8 @@ func (g Grant) Narrow(o Grant) (Grant, bool) {
 	if n.Human == "" {
 		n.Human = o.Human
 	}
-	return n, len(n.Actions) > 0 && len(n.Resources) > 0 && n.NotBefore.Before(n.ExpiresAt) && !spent && sameHuman && g.RevokedAt.IsZero()
+	return n, len(n.Actions) > 0 && len(n.Resources) > 0 && n.NotBefore.Before(n.ExpiresAt) && !spent && sameHuman &&
+		g.RevokedAt.IsZero()
 }
 
 // common keeps what both lists allow; wide(a, b) reports whether a allows all that b does.

@@ -11,9 +11,11 @@ import (
 // If this fails, a grant covers what nobody granted: another human, a later time, a longer command, a second line.
 func TestGrantCovers(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	g := outboard.Grant{Human: "user_1", Agent: "agent_1", Session: "sesn_1", Actions: []string{"bash"}, Resources: []string{"git push *", "ls"},
+	g := outboard.Grant{Human: "user_1", Agent: "agent_1", Session: "sesn_1", Actions: []string{"bash"},
+		Resources: []string{"git push *", "ls"},
 		CreatedAt: now, NotBefore: now, ExpiresAt: now.Add(time.Hour), MaxUses: 2, Uses: 1}
-	q := outboard.GrantQuery{Person: "user_1", Key: "apikey_1", Agent: "agent_1", Session: "sesn_1", Action: "bash", Resource: "git push origin", Now: now.Add(time.Minute)}
+	q := outboard.GrantQuery{Person: "user_1", Key: "apikey_1", Agent: "agent_1", Session: "sesn_1", Action: "bash",
+		Resource: "git push origin", Now: now.Add(time.Minute)}
 	cases := []struct {
 		name   string
 		change func(*outboard.Grant, *outboard.GrantQuery)
@@ -35,8 +37,10 @@ func TestGrantCovers(t *testing.T) {
 		{"another agent", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Agent = "agent_2" }, false},
 		{"a fork", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Session = "sesn_2" }, false},
 		{"over", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Now = now.Add(time.Hour) }, false},
-		{"too early", func(g *outboard.Grant, _ *outboard.GrantQuery) { g.NotBefore = now.Add(time.Minute * 2) }, false},
-		{"the clock went back", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Now = now.Add(-time.Minute) }, false},
+		{"too early", func(g *outboard.Grant, _ *outboard.GrantQuery) { g.NotBefore = now.Add(time.Minute * 2) },
+			false},
+		{"the clock went back", func(_ *outboard.Grant, q *outboard.GrantQuery) { q.Now = now.Add(-time.Minute) },
+			false},
 		{"spent", func(g *outboard.Grant, _ *outboard.GrantQuery) { g.Uses = 2 }, false},
 		{"revoked", func(g *outboard.Grant, _ *outboard.GrantQuery) { g.RevokedAt = now }, false},
 	}
@@ -54,13 +58,17 @@ func TestGrantCovers(t *testing.T) {
 // If this fails, a sub-agent gets more than its parent has: an action, a resource, time or uses.
 func TestGrantNarrow(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	parent := outboard.Grant{Human: "apikey_1", Session: "sesn_1", Actions: []string{"bash", "read"}, Resources: []string{"git *", "ls"},
+	parent := outboard.Grant{Human: "apikey_1", Session: "sesn_1", Actions: []string{"bash", "read"},
+		Resources: []string{"git *", "ls"},
 		NotBefore: now, ExpiresAt: now.Add(time.Hour), MaxUses: 5, Uses: 2}
-	child := outboard.Grant{Session: "sesn_2", Actions: []string{"*"}, Resources: []string{"git push *", "rm *", "ls"}, NotBefore: now.Add(time.Minute),
+	child := outboard.Grant{Session: "sesn_2", Actions: []string{"*"}, Resources: []string{"git push *", "rm *", "ls"},
+		NotBefore: now.Add(time.Minute),
 		ExpiresAt: now.Add(48 * time.Hour), MaxUses: 100}
 	got, ok := parent.Narrow(child)
-	if !ok || got.Session != "sesn_2" || got.Human != "apikey_1" || !slices.Equal(got.Actions, []string{"bash", "read"}) ||
-		!slices.Equal(got.Resources, []string{"git push *", "ls"}) || !got.ExpiresAt.Equal(parent.ExpiresAt) || !got.NotBefore.Equal(child.NotBefore) || got.MaxUses != 3 {
+	if !ok || got.Session != "sesn_2" || got.Human != "apikey_1" || !slices.Equal(got.Actions,
+		[]string{"bash", "read"}) ||
+		!slices.Equal(got.Resources, []string{"git push *", "ls"}) || !got.ExpiresAt.Equal(parent.ExpiresAt) ||
+		!got.NotBefore.Equal(child.NotBefore) || got.MaxUses != 3 {
 		t.Errorf("narrowed: %+v, %v", got, ok)
 	}
 	for name, change := range map[string]func(p, c *outboard.Grant){
@@ -79,8 +87,8 @@ func TestGrantNarrow(t *testing.T) {
 	}
 }
 
-// If this fails, somebody answers for themselves where a rule wants another person: by a second key, by one they made for a program or
-// for somebody else, or by one whose secret both know; or nobody may answer any more.
+// If this fails, somebody answers for themselves where a rule wants another person: by a second key, by one they
+// made for a program or for somebody else, or by one whose secret both know; or nobody may answer any more.
 func TestWhoMayAnswer(t *testing.T) {
 	dev, admin := outboard.RoleDeveloper, outboard.RoleAdmin
 	ann := outboard.Caller{Key: "apikey_ann", User: "user_ann", Role: admin}
@@ -94,20 +102,28 @@ func TestWhoMayAnswer(t *testing.T) {
 	}{
 		{"control: another person", ann, bob, true},
 		{"control: the other way round", bob, ann, true},
-		{"control: another person's program", outboard.Caller{Key: "apikey_q", Role: dev, Maker: bob.Makes()}, program, true},
+		{"control: another person's program", outboard.Caller{Key: "apikey_q", Role: dev, Maker: bob.Makes()}, program,
+			true},
 		{"control: a program of nobody", ann, outboard.Caller{Key: "apikey_r", Role: dev}, true},
-		{"control: two people whose keys one administrator made", outboard.Caller{Key: "k1", User: "user_c", Role: dev, Maker: "user_ann"},
+		{"control: two people whose keys one administrator made", outboard.Caller{Key: "k1", User: "user_c", Role: dev,
+			Maker: "user_ann"},
 			outboard.Caller{Key: "k2", User: "user_d", Role: dev, Maker: "user_ann"}, true},
-		{"control: two programs of the operator", outboard.Caller{Key: "k1", Role: dev, Maker: outboard.Caller{Key: "op", Kind: outboard.KeyOperator}.Makes()},
-			outboard.Caller{Key: "k2", Role: dev, Maker: outboard.Caller{Key: "op", Kind: outboard.KeyOperator}.Makes()}, true},
+		{"control: two programs of the operator", outboard.Caller{Key: "k1", Role: dev,
+			Maker: outboard.Caller{Key: "op", Kind: outboard.KeyOperator}.Makes()},
+			outboard.Caller{Key: "k2", Role: dev, Maker: outboard.Caller{Key: "op",
+				Kind: outboard.KeyOperator}.Makes()}, true},
 		{"the same key", ann, ann, false},
 		{"another key of the person", ann, outboard.Caller{Key: "apikey_ann2", User: "user_ann", Role: dev}, false},
 		{"a program's key that the person made", ann, program, false},
 		{"the person, for a program they made", program, ann, false},
-		{"two programs of one person", program, outboard.Caller{Key: "apikey_p2", Role: dev, Maker: ann.Makes()}, false},
-		{"a key that the person made for somebody else", ann, outboard.Caller{Key: "k1", User: "user_c", Role: dev, Maker: ann.Makes()}, false},
-		{"the person, for a key they made for somebody else", outboard.Caller{Key: "k1", User: "user_c", Role: dev, Maker: ann.Makes()}, ann, false},
-		{"a key that the session's key made", outboard.Caller{Key: "apikey_m", Role: admin}, outboard.Caller{Key: "k3", Role: dev, Maker: outboard.Caller{Key: "apikey_m"}.Makes()}, false},
+		{"two programs of one person", program, outboard.Caller{Key: "apikey_p2", Role: dev, Maker: ann.Makes()},
+			false},
+		{"a key that the person made for somebody else", ann, outboard.Caller{Key: "k1", User: "user_c", Role: dev,
+			Maker: ann.Makes()}, false},
+		{"the person, for a key they made for somebody else", outboard.Caller{Key: "k1", User: "user_c", Role: dev,
+			Maker: ann.Makes()}, ann, false},
+		{"a key that the session's key made", outboard.Caller{Key: "apikey_m", Role: admin},
+			outboard.Caller{Key: "k3", Role: dev, Maker: outboard.Caller{Key: "apikey_m"}.Makes()}, false},
 		{"a viewer", bob, outboard.Caller{Key: "apikey_v", User: "user_v", Role: outboard.RoleViewer}, false},
 		{"a session of nobody", outboard.Caller{}, ann, false},
 	} {
@@ -142,8 +158,8 @@ func TestWhoMayAnswer(t *testing.T) {
 	}
 }
 
-// If this fails, one person counts as two where several must allow: by two keys, by a key they made for somebody else or for a program, or by
-// two keys they made and handed out.
+// If this fails, one person counts as two where several must allow: by two keys, by a key they made for somebody
+// else or for a program, or by two keys they made and handed out.
 func TestHumans(t *testing.T) {
 	ann, bob := outboard.Caller{Key: "apikey_a", User: "user_ann"}, outboard.Caller{Key: "apikey_b", User: "user_bob"}
 	robot := outboard.Caller{Key: "apikey_r", Maker: "user_ann"}

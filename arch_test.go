@@ -17,49 +17,55 @@ import (
 
 const module = "github.com/outboard-dev/outboard"
 
-// layers is the import table of docs/design/0003-import-table.md: what each package may import of this module. A package that is not
-// listed may not exist: add it here and there, with the reason for its place.
+// layers is the import table of docs/design/0003-import-table.md: what each package may import of this module. A
+// package that is not listed may not exist: add it here and there, with the reason for its place.
 var layers = map[string][]string{
-	"":                         {},
-	"internal/guest":           {"internal/guest/form", "internal/guest/spawn", "internal/guest/uplink"},
-	"internal/guest/spawn":     {},
-	"internal/guest/form":      {},
-	"internal/guest/uplink":    {},
-	"internal/guest/sftp":      {},
-	"internal/guest/boot":      {"internal/guest/form", "internal/guest/uplink"},
-	"internal/guest/spawner":   {"internal/guest/boot"},
-	"internal/term":            {},
-	"internal/text":            {},
-	"internal/schema":          {"internal/text"},
-	"internal/audit":           {""},
-	"internal/store":           {"", "internal/audit"},
-	"internal/blob":            {""},
-	"internal/llm":             {"", "internal/text", "internal/tool/registry"},
-	"internal/live":            {""},
-	"internal/policy":          {"", "internal/term", "internal/text", "internal/tool/registry"},
-	"internal/client":          {""},
-	"internal/kill":            {""},
-	"internal/worktree":        {""},
-	"internal/outbound":        {},
-	"internal/netrule":         {"", "internal/outbound", "internal/text"},
-	"internal/sandbox":         {"", "internal/guest"},
-	"internal/config":          {"", "internal/llm", "internal/policy", "internal/netrule"},
-	"internal/harness":         {"", "internal/llm"},
-	"internal/tool":            {"", "internal/guest", "internal/outbound", "internal/text", "internal/tool/registry"},
-	"internal/tool/registry":   {"", "internal/text"},
-	"internal/image":           {"", "internal/outbound", "internal/text"},
-	"internal/fleet":           {"", "internal/store", "internal/blob", "internal/sandbox", "internal/guest", "internal/image", "internal/text"},
-	"internal/sandbox/native":  {"", "internal/sandbox", "internal/guest", "internal/guest/boot", "internal/guest/form", "internal/guest/spawner", "internal/guest/uplink"},
-	"internal/login":           {""},
-	"internal/vault":           {"", "internal/store", "internal/outbound"},
-	"internal/egress":          {"", "internal/store", "internal/netrule", "internal/outbound", "internal/sandbox", "internal/text"},
-	"internal/notify":          {"", "internal/store", "internal/outbound"},
-	"internal/runner":          {"", "internal/store", "internal/blob", "internal/llm", "internal/live", "internal/policy", "internal/harness", "internal/tool", "internal/tool/registry", "internal/schema", "internal/fleet", "internal/sandbox", "internal/guest", "internal/text"},
-	"internal/control":         {"", "internal/audit", "internal/login", "internal/policy", "internal/schema", "internal/vault", "internal/store", "internal/netrule", "internal/blob", "internal/llm", "internal/live", "internal/fleet", "internal/text", "internal/tool/registry"},
-	"internal/api":             {"", "internal/control", "internal/text"},
-	"internal/e2b":             {"", "internal/control", "internal/text"},
-	"internal/sshd":            {"", "internal/control"},
-	"cmd/outboard-guest":       {"internal/guest", "internal/guest/boot", "internal/guest/spawner", "internal/guest/sftp"},
+	"":                       {},
+	"internal/guest":         {"internal/guest/form", "internal/guest/spawn", "internal/guest/uplink"},
+	"internal/guest/spawn":   {},
+	"internal/guest/form":    {},
+	"internal/guest/uplink":  {},
+	"internal/guest/sftp":    {},
+	"internal/guest/boot":    {"internal/guest/form", "internal/guest/uplink"},
+	"internal/guest/spawner": {"internal/guest/boot"},
+	"internal/term":          {},
+	"internal/text":          {},
+	"internal/schema":        {"internal/text"},
+	"internal/audit":         {""},
+	"internal/store":         {"", "internal/audit"},
+	"internal/blob":          {""},
+	"internal/llm":           {"", "internal/text", "internal/tool/registry"},
+	"internal/live":          {""},
+	"internal/policy":        {"", "internal/term", "internal/text", "internal/tool/registry"},
+	"internal/client":        {""},
+	"internal/kill":          {""},
+	"internal/worktree":      {""},
+	"internal/outbound":      {},
+	"internal/netrule":       {"", "internal/outbound", "internal/text"},
+	"internal/sandbox":       {"", "internal/guest"},
+	"internal/config":        {"", "internal/llm", "internal/policy", "internal/netrule"},
+	"internal/harness":       {"", "internal/llm"},
+	"internal/tool":          {"", "internal/guest", "internal/outbound", "internal/text", "internal/tool/registry"},
+	"internal/tool/registry": {"", "internal/text"},
+	"internal/image":         {"", "internal/outbound", "internal/text"},
+	"internal/fleet": {"", "internal/store", "internal/blob", "internal/sandbox", "internal/guest",
+		"internal/image", "internal/text"},
+	"internal/sandbox/native": {"", "internal/sandbox", "internal/guest", "internal/guest/boot", "internal/guest/form",
+		"internal/guest/spawner", "internal/guest/uplink"},
+	"internal/login": {""},
+	"internal/vault": {"", "internal/store", "internal/outbound"},
+	"internal/egress": {"", "internal/store", "internal/netrule", "internal/outbound", "internal/sandbox",
+		"internal/text"},
+	"internal/notify": {"", "internal/store", "internal/outbound"},
+	"internal/runner": {"", "internal/store", "internal/blob", "internal/llm", "internal/live",
+		"internal/policy", "internal/harness", "internal/tool", "internal/tool/registry", "internal/schema", "internal/fleet", "internal/sandbox", "internal/guest", "internal/text"},
+	"internal/control": {"", "internal/audit", "internal/login", "internal/policy", "internal/schema",
+		"internal/vault", "internal/store", "internal/netrule", "internal/blob", "internal/llm", "internal/live", "internal/fleet", "internal/text", "internal/tool/registry"},
+	"internal/api":  {"", "internal/control", "internal/text"},
+	"internal/e2b":  {"", "internal/control", "internal/text"},
+	"internal/sshd": {"", "internal/control"},
+	"cmd/outboard-guest": {"internal/guest", "internal/guest/boot", "internal/guest/spawner",
+		"internal/guest/sftp"},
 	"internal/bridge":          {"", "internal/control", "internal/text"},
 	"internal/store/storetest": {"internal/store"},
 	"internal/login/logintest": {},
@@ -70,16 +76,21 @@ var layers = map[string][]string{
 	"scripts/ociimage": {},
 
 	"internal/guest/form/formtest": {"internal/guest/form"},
-	"internal/sandbox/container":   {"", "internal/sandbox", "internal/sandbox/native", "internal/guest", "internal/guest/boot", "internal/guest/uplink"},
-	"internal/sandbox/oci":         {"", "internal/sandbox", "internal/sandbox/container", "internal/sandbox/native"},
-	"internal/sandbox/docker":      {"", "internal/sandbox", "internal/sandbox/container", "internal/sandbox/native", "internal/guest/boot"},
+	"internal/sandbox/container": {"", "internal/sandbox", "internal/sandbox/native", "internal/guest",
+		"internal/guest/boot", "internal/guest/uplink"},
+	"internal/sandbox/oci": {"", "internal/sandbox", "internal/sandbox/container", "internal/sandbox/native"},
+	"internal/sandbox/docker": {"", "internal/sandbox", "internal/sandbox/container", "internal/sandbox/native",
+		"internal/guest/boot"},
 }
 
 // wiring may import everything: these put the parts together, to run them, to measure them or to kill them.
-var wiring = []string{"internal/server", "internal/server/doors", "cmd/outboard", "internal/outboardtest", "internal/bench", "internal/chaos"}
+var wiring = []string{"internal/server", "internal/server/doors", "cmd/outboard", "internal/outboardtest",
+	"internal/bench", "internal/chaos"}
 
-// stdOnly must build from the standard library alone: the root because everything imports it, the guest because it runs inside.
-var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/form", "internal/guest/spawner", "internal/guest/spawn", "internal/guest/uplink",
+// stdOnly must build from the standard library alone: the root because everything imports it, the guest because
+// it runs inside.
+var stdOnly = []string{"", "internal/guest", "internal/guest/boot", "internal/guest/form", "internal/guest/spawner",
+	"internal/guest/spawn", "internal/guest/uplink",
 	"internal/guest/sftp", "cmd/outboard-guest"}
 
 type pkg struct {
@@ -100,7 +111,8 @@ func TestImportTable(t *testing.T) {
 		}
 		allowed, ok := layers[name]
 		if !ok {
-			t.Errorf("package %s is not in the import table: give it a layer in arch_test.go and docs/design/0003-import-table.md", name)
+			t.Errorf("package %s is not in the import table: give it a layer in arch_test.go and "+
+				"docs/design/0003-import-table.md", name)
 			continue
 		}
 		for _, imp := range p.Imports {
@@ -108,7 +120,8 @@ func TestImportTable(t *testing.T) {
 				continue
 			}
 			if !slices.Contains(allowed, rel(imp)) {
-				t.Errorf("%s imports %s: refused by the import table; data flows one way, see docs/design/0003-import-table.md",
+				t.Errorf("%s imports %s: refused by the import table; data flows one way, see "+
+					"docs/design/0003-import-table.md",
 					orRoot(name), orRoot(rel(imp)))
 			}
 		}
@@ -134,7 +147,8 @@ func TestStandardLibraryOnly(t *testing.T) {
 
 func list(t *testing.T, args ...string) []pkg {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json=ImportPath,Imports,Standard,Module"}, args...)...).Output()
+	out, err := exec.CommandContext(t.Context(), "go",
+		append([]string{"list", "-json=ImportPath,Imports,Standard,Module"}, args...)...).Output()
 	if err != nil {
 		t.Fatalf("go list %v: %v", args, err)
 	}
@@ -316,7 +330,8 @@ func TestWords(t *testing.T) {
 			seen[id.Name] = true
 			names++
 			if word, use := bannedWord(pkg, id.Name); word != "" {
-				t.Errorf("%s: %s: the word for %q is %s, see docs/design/0059-words.md", fset.Position(id.Pos()), id.Name, word, use)
+				t.Errorf("%s: %s: the word for %q is %s, see docs/design/0059-words.md", fset.Position(id.Pos()),
+					id.Name, word, use)
 			}
 			return true
 		})

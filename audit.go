@@ -2,7 +2,8 @@ package outboard
 
 import "time"
 
-// AuditRecord is one decision about one effect, written before the effect: who wanted what, what was decided, and by which rule.
+// AuditRecord is one decision about one effect, written before the effect: who wanted what, what was decided,
+// and by which rule.
 type AuditRecord struct {
 	Num      int64     `json:"num"` // set by the store, in the order of writing
 	At       time.Time `json:"at"`

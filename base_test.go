@@ -61,8 +61,8 @@ func noneWaits(s *outboard.State) *outboard.State {
 	return s
 }
 
-// If this fails, a process that folds a long log from its last summary decides from something else than what the log says: after rewinds,
-// in forks, with inputs that waited.
+// If this fails, a process that folds a long log from its last summary decides from something else than what the
+// log says: after rewinds, in forks, with inputs that waited.
 func TestFoldFromASummary(t *testing.T) {
 	logs, tried := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -74,19 +74,22 @@ func TestFoldFromASummary(t *testing.T) {
 			switch rapid.IntRange(0, 9).Draw(rt, "instead") {
 			case 0:
 				to := rapid.Int64Range(1, seq-1).Draw(rt, "to")
-				r := outboard.SessionRewound{To: to, Conversation: rapid.Bool().Draw(rt, "conversation"), Machine: rapid.Bool().Draw(rt, "machine")}
+				r := outboard.SessionRewound{To: to, Conversation: rapid.Bool().Draw(rt, "conversation"),
+					Machine: rapid.Bool().Draw(rt, "machine")}
 				if l.put(i, &r); r.Conversation {
 					rewinds = append(rewinds, outboard.Rewind{Seq: seq, To: to})
 				}
 			case 1:
-				l.put(i, &outboard.SessionForked{Seq: seq - 1, Checkpoint: "ckpt_f", Config: outboard.SessionConfig{Environment: "env_f"}})
+				l.put(i, &outboard.SessionForked{Seq: seq - 1, Checkpoint: "ckpt_f",
+					Config: outboard.SessionConfig{Environment: "env_f"}})
 			case 2, 3:
 				at := rapid.IntRange(max(1, i-3), i).Draw(rt, "at")
 				s, err := outboard.Fold(l.events[:at])
 				if err != nil {
 					rt.Fatal(err)
 				}
-				l.put(i, &outboard.ContextCompacted{Summary: "so far", Usage: outboard.Usage{Output: 2}, Base: s.Base()})
+				l.put(i, &outboard.ContextCompacted{Summary: "so far", Usage: outboard.Usage{Output: 2},
+					Base: s.Base()})
 			}
 		}
 		want, err := outboard.Fold(l.events)
@@ -107,7 +110,8 @@ func TestFoldFromASummary(t *testing.T) {
 	}
 }
 
-// If this fails, a log that somebody made up sends a fold into the future, or a state says it can be gone on from when it cannot.
+// If this fails, a log that somebody made up sends a fold into the future, or a state says it can be gone on
+// from when it cannot.
 func TestBaseOnlyWhereThereIsOne(t *testing.T) {
 	l := newLog()
 	if l.fold(t).Base() == nil {
@@ -135,7 +139,8 @@ func TestBaseOnlyWhereThereIsOne(t *testing.T) {
 		t.Error("a session whose response has ended has no base")
 	}
 	for head, want := range map[int64]bool{-1: false, 0: false, 1: true, 4: true, 5: false, 6: false} {
-		e := outboard.NewEvent("", &outboard.ContextCompacted{Base: &outboard.Base{Header: outboard.Header{Head: head}}})
+		e := outboard.NewEvent("",
+			&outboard.ContextCompacted{Base: &outboard.Base{Header: outboard.Header{Head: head}}})
 		e.Seq = 5
 		if b, err := e.Base(); err != nil || (b != nil) != want {
 			t.Errorf("the summary at 5 with a base at %d: %v, %v", head, b, err)

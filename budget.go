@@ -59,8 +59,8 @@ const (
 	BudgetOwner   BudgetScope = "owner" // the person, or the API key of a program, for whom sessions act
 )
 
-// Budget bounds what the sessions of a scope may use up, together, from when it was set. Money, tokens and steps are reserved before
-// a model call, so that calls at the same time cannot pass a limit together.
+// Budget bounds what the sessions of a scope may use up, together, from when it was set. Money, tokens and steps
+// are reserved before a model call, so that calls at the same time cannot pass a limit together.
 type Budget struct {
 	ID        BudgetID    `json:"id"`
 	Scope     BudgetScope `json:"scope"`
@@ -81,7 +81,8 @@ func BudgetOf(scope BudgetScope, target string) BudgetID {
 	return BudgetID(string(scope) + ":" + target)
 }
 
-// Short names the first limit of which less is left than a model call needs at least, "" when there is none. held counts as spent.
+// Short names the first limit of which less is left than a model call needs at least, "" when there is none.
+// held counts as spent.
 func (b *Budget) Short(least Spend, held bool) string {
 	used := b.Spent
 	if held {
@@ -112,17 +113,21 @@ func (b *Budget) Left() Spend {
 		}
 		return max(0, limit-used)
 	}
-	return Spend{Cost(left(int64(b.Limit.Cost), int64(used.Cost))), left(b.Limit.Tokens, used.Tokens), left(b.Limit.Steps, used.Steps),
-		time.Duration(left(int64(b.Limit.Running), int64(used.Running))), time.Duration(left(int64(b.Limit.Sandbox), int64(used.Sandbox)))}
+	return Spend{Cost(left(int64(b.Limit.Cost), int64(used.Cost))), left(b.Limit.Tokens, used.Tokens),
+		left(b.Limit.Steps, used.Steps),
+		time.Duration(left(int64(b.Limit.Running), int64(used.Running))), time.Duration(left(int64(b.Limit.Sandbox),
+			int64(used.Sandbox)))}
 }
 
-// LeftOf is what budgets together leave of each limit, of one that none has math.MaxInt64, after what is owed and not yet in them.
+// LeftOf is what budgets together leave of each limit, of one that none has math.MaxInt64, after what is owed
+// and not yet in them.
 func LeftOf(budgets []Budget, owed Spend) Spend {
 	left := (&Budget{}).Left()
 	for _, b := range budgets {
 		b.Spent = b.Spent.Add(owed)
 		l := b.Left()
-		left = Spend{min(left.Cost, l.Cost), min(left.Tokens, l.Tokens), min(left.Steps, l.Steps), min(left.Running, l.Running), min(left.Sandbox, l.Sandbox)}
+		left = Spend{min(left.Cost, l.Cost), min(left.Tokens, l.Tokens), min(left.Steps, l.Steps),
+			min(left.Running, l.Running), min(left.Sandbox, l.Sandbox)}
 	}
 	return left
 }

@@ -8,8 +8,8 @@ import (
 
 // Content is one block of a message or a tool result, in our own normalised form.
 //
-// Type is one of "text" (Text), "image" (Source), "document" (Source, Title, Context), "search_result" (Title, Text = source
-// URL, Parts, Citations) or "redacted".
+// Type is one of "text" (Text), "image" (Source), "document" (Source, Title, Context), "search_result" (Title,
+// Text = source URL, Parts, Citations) or "redacted".
 type Content struct {
 	Type      string    `json:"type"`
 	Text      string    `json:"text,omitempty"`
@@ -66,7 +66,8 @@ type Usage struct {
 	CacheRead    int64 `json:"cache_read,omitempty"`
 	CacheWrite5m int64 `json:"cache_write_5m,omitempty"`
 	CacheWrite1h int64 `json:"cache_write_1h,omitempty"`
-	Cost         Cost  `json:"cost,omitempty"` // at list price, as it was when the model answered; 0 where the model has none
+	// at list price, as it was when the model answered; 0 where the model has none
+	Cost Cost `json:"cost,omitempty"`
 }
 
 // Tokens is how many there are of all kinds.
@@ -94,7 +95,8 @@ const textLeftOut = "[outboard] A %s was left out here: the model's provider ref
 
 // media reports whether a block is a picture or document that is not text.
 func (c *Content) media() bool {
-	return c.Source != nil && (c.Type == "image" || c.Type == "document") && c.Source.Type != "text" && c.Source.Encoding != "text"
+	return c.Source != nil && (c.Type == "image" || c.Type == "document") && c.Source.Type != "text" &&
+		c.Source.Encoding != "text"
 }
 
 // HasMedia reports whether a picture or document is in the conversation.
@@ -108,8 +110,8 @@ func hasMedia(blocks []Content) bool {
 	return slices.ContainsFunc(blocks, func(c Content) bool { return c.media() || hasMedia(c.Parts) })
 }
 
-// leaveOut replaces the pictures and documents since the last response by a line of text; where there are none there, all of them: the model
-// may be another one by now.
+// leaveOut replaces the pictures and documents since the last response by a line of text; where there are none
+// there, all of them: the model may be another one by now.
 func (s *State) leaveOut() {
 	from := len(s.History)
 	for from > 0 && s.History[from-1].Role != "assistant" {

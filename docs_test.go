@@ -33,8 +33,10 @@ func TestLinksOfDocuments(t *testing.T) {
 
 // The test above finds what it looks for.
 func TestBrokenLinksAreFound(t *testing.T) {
-	const page = "[a](docs/README.md) [b](docs/gone.md) [c](#here) [d](#gone) [e](https://example.org/x.md) [f](docs/README.md#gone)\n\n## Here\n"
-	if got, want := brokenLinks("x.md", page), []string{"docs/gone.md", "#gone", "docs/README.md#gone"}; !slices.Equal(got, want) {
+	const page = "[a](docs/README.md) [b](docs/gone.md) [c](#here) [d](#gone) [e](https://example.org/x.md) " +
+		"[f](docs/README.md#gone)\n\n## Here\n"
+	if got, want := brokenLinks("x.md", page), []string{"docs/gone.md", "#gone",
+		"docs/README.md#gone"}; !slices.Equal(got, want) {
 		t.Errorf("found %q, want %q", got, want)
 	}
 }
@@ -45,7 +47,8 @@ var (
 	codeOf    = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
 )
 
-// brokenLinks returns the links of a page whose file or heading does not exist. Addresses with a scheme are not followed.
+// brokenLinks returns the links of a page whose file or heading does not exist. Addresses with a scheme are not
+// followed.
 func brokenLinks(file, text string) []string {
 	var bad []string
 	for _, m := range linkOf.FindAllStringSubmatch(codeOf.ReplaceAllString(text, ""), -1) {
@@ -149,8 +152,10 @@ func TestContributorsFindTheCode(t *testing.T) {
 			t.Errorf("%s names %s, which is not there", page, m)
 		}
 	}
-	const control = "`fold.go` (`Fold`), `fold.go` (`Fold`, `NoSuch`) `internal/gone/x.go` `internal/store` `gone.go` (`Fold`)"
-	if got, want := missingCode(control), []string{"fold.go NoSuch", "internal/gone/x.go", "gone.go"}; !slices.Equal(got, want) {
+	const control = "`fold.go` (`Fold`), `fold.go` (`Fold`, `NoSuch`) `internal/gone/x.go` `internal/store` " +
+		"`gone.go` (`Fold`)"
+	if got, want := missingCode(control), []string{"fold.go NoSuch", "internal/gone/x.go",
+		"gone.go"}; !slices.Equal(got, want) {
 		t.Errorf("found %q missing, want %q", got, want)
 	}
 }

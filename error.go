@@ -30,8 +30,10 @@ type Error struct {
 	Code    string // stable machine code where a wire defines one, e.g. "environment_archived"; else empty
 	Message string // names what and why, in one sentence
 	Hint    string // the next command or change, or empty
-	Public  string // what clients are told instead, where Message has what is the operator's own: addresses, users, paths; else empty
-	Err     error  // the cause, for errors.Is and the log
+	// what clients are told instead, where Message has what is the operator's own: addresses, users, paths; else
+	// empty
+	Public string
+	Err    error // the cause, for errors.Is and the log
 }
 
 // Error returns the message. Errorf has already worked a wrapped cause into it.
@@ -40,8 +42,8 @@ func (e *Error) Error() string { return e.Message }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf makes an Error of a kind. A %w verb sets its cause's chain as usual; a hint of the cause is the new error's too, since who
-// reads the last error of a chain can do just what the first one says.
+// Errorf makes an Error of a kind. A %w verb sets its cause's chain as usual; a hint of the cause is the new
+// error's too, since who reads the last error of a chain can do just what the first one says.
 func Errorf(kind Kind, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Kind: kind, Message: err.Error(), Hint: HintOf(err), Err: errors.Unwrap(err)}
@@ -67,8 +69,8 @@ func HasCode(err error, code string) bool {
 	return false
 }
 
-// PublicOf is what a client is told of err: its text, with the first Public in its chain instead of what that stands for. Logs have the
-// text.
+// PublicOf is what a client is told of err: its text, with the first Public in its chain instead of what that
+// stands for. Logs have the text.
 func PublicOf(err error) string {
 	for e, ok := errors.AsType[*Error](err); ok; e, ok = errors.AsType[*Error](e.Err) {
 		if e.Public == "" {

@@ -20,8 +20,8 @@ type Event struct {
 	folded *folded // of an event that NewEvent made, shared by its copies
 }
 
-// folded is an event's payload as folds use it. An event is folded several times on its way into the log, and nobody changes what a
-// fold holds, so they share it.
+// folded is an event's payload as folds use it. An event is folded several times on its way into the log, and
+// nobody changes what a fold holds, so they share it.
 type folded struct {
 	once sync.Once
 	p    Payload
@@ -83,7 +83,8 @@ func NewEvent(thread ThreadID, p Payload) Event {
 	if err != nil {
 		panic("outboard: encoding " + string(p.EventType()) + ": " + err.Error()) // payloads are plain structs of ours
 	}
-	return Event{ID: NewID[EventID](PrefixEvent), Thread: thread, Type: p.EventType(), Ref: p.RefID(), Data: data, folded: new(folded)}
+	return Event{ID: NewID[EventID](PrefixEvent), Thread: thread, Type: p.EventType(), Ref: p.RefID(), Data: data,
+		folded: new(folded)}
 }
 
 // payload is Decode for folds: what it returns may be shared, and must not be changed.
@@ -148,13 +149,15 @@ type SessionCreated struct {
 
 // SessionUpdated names only what changed.
 type SessionUpdated struct {
-	Title      *string           `json:"title,omitempty"`
-	Metadata   map[string]string `json:"metadata,omitzero"` // the whole map after the merge, {} when cleared; nil when unchanged
+	Title *string `json:"title,omitempty"`
+	// the whole map after the merge, {} when cleared; nil when unchanged
+	Metadata   map[string]string `json:"metadata,omitzero"`
 	Tools      *[]Toolset        `json:"tools,omitempty"`
 	MCPServers *[]MCPServer      `json:"mcp_servers,omitempty"`
 	Resources  *[]Resource       `json:"resources,omitempty"` // the whole list after the change
 	Budget     *Cost             `json:"budget,omitempty"`    // the session's own, 0 = removed
-	Funded     bool              `json:"funded,omitempty"`    // a budget over it was raised or removed: a turn that waits for that goes on
+	// a budget over it was raised or removed: a turn that waits for that goes on
+	Funded bool `json:"funded,omitempty"`
 }
 
 // SessionArchived ends a session for good; the log stays readable.
@@ -183,13 +186,15 @@ type InputConfirmation struct {
 	By      string `json:"by,omitempty"`      // the caller's name
 	Key     KeyID  `json:"key,omitempty"`     // the caller's key: it must still be valid when the call is sent
 	Digest  string `json:"digest,omitempty"`  // of the request that was shown
-	Votes   []Vote `json:"votes,omitempty"`   // of everybody who allowed it, the caller too, where it needs several people
+	// of everybody who allowed it, the caller too, where it needs several people
+	Votes []Vote `json:"votes,omitempty"`
 }
 
 // InputToolResult is a client's result of a custom tool (or, in a self-hosted environment, of any tool). Ref: the call.
 type InputToolResult struct {
-	Call    CallID    `json:"call"`
-	As      EventID   `json:"as,omitempty"` // what the client knows the call by: the id of its CallOffered; "" = the call's own
+	Call CallID `json:"call"`
+	// what the client knows the call by: the id of its CallOffered; "" = the call's own
+	As      EventID   `json:"as,omitempty"`
 	Content []Content `json:"content,omitempty"`
 	IsError bool      `json:"is_error,omitempty"`
 	Custom  bool      `json:"custom"`
@@ -224,7 +229,8 @@ type TurnRetrying struct {
 	Usage   Usage     `json:"usage,omitzero"` // of a summary that failed, which has no ModelFailed
 }
 
-// TurnEnded makes the session idle. Stop.Type requires_action means parked: the turn continues when its calls are answered.
+// TurnEnded makes the session idle. Stop.Type requires_action means parked: the turn continues when its calls
+// are answered.
 type TurnEnded struct {
 	Turn    int        `json:"turn"`
 	Stop    StopReason `json:"stop"`
@@ -252,11 +258,12 @@ type ModelStarted struct {
 	Attempt int    `json:"attempt"`
 }
 
-// ModelFinished is a whole model response. The agent.* and call.requested events of the response are in the same append,
-// before it. Ref: the ModelStarted.
+// ModelFinished is a whole model response. The agent.* and call.requested events of the response are in the same
+// append, before it. Ref: the ModelStarted.
 type ModelFinished struct {
-	Request  EventID  `json:"request"`
-	Provider string   `json:"provider"`           // wire family that Raw belongs to: anthropic, openai-responses, openai-chat, script
+	Request EventID `json:"request"`
+	// wire family that Raw belongs to: anthropic, openai-responses, openai-chat, script
+	Provider string   `json:"provider"`
 	Raw      Raw      `json:"raw,omitempty"`      // the provider's own assistant blocks, byte-exact
 	RawBlob  *BlobRef `json:"raw_blob,omitempty"` // instead of Raw when it is large
 	Stop     string   `json:"stop"`               // end_turn, tool_use, max_tokens, refusal, interrupted
@@ -269,8 +276,8 @@ type ModelFailed struct {
 	Request EventID `json:"request"`
 	Error   Failure `json:"error"`
 	Usage   Usage   `json:"usage"`
-	// Pictures says that the provider refused a picture or document: those since the last response, or where there are none there all of
-	// them, are left out of the conversation from here on.
+	// Pictures says that the provider refused a picture or document: those since the last response, or where
+	// there are none there all of them, are left out of the conversation from here on.
 	Pictures bool `json:"pictures,omitempty"`
 }
 
@@ -294,11 +301,12 @@ type ContextCompacted struct {
 
 // CallRequested is a tool call the model asked for, with the policy's decision. Its event id is the call's id.
 type CallRequested struct {
-	ToolUseID string     `json:"tool_use_id"` // the provider's own id, returned to it with the result
-	Name      string     `json:"name"`
-	Kind      string     `json:"kind"` // builtin, custom, mcp
-	Input     Raw        `json:"input"`
-	Opens     string     `json:"opens,omitempty"`      // of a built-in tool: the path or address in the one form that was judged
+	ToolUseID string `json:"tool_use_id"` // the provider's own id, returned to it with the result
+	Name      string `json:"name"`
+	Kind      string `json:"kind"` // builtin, custom, mcp
+	Input     Raw    `json:"input"`
+	// of a built-in tool: the path or address in the one form that was judged
+	Opens     string     `json:"opens,omitempty"`
 	InputBlob *BlobRef   `json:"input_blob,omitempty"` // instead of Input when it is large
 	Decision  Decision   `json:"decision"`
 	Policy    Permission `json:"policy,omitempty"`  // which permission policy decided; "" when none was reached
@@ -314,7 +322,8 @@ type CallRequested struct {
 	ExpiresAt time.Time `json:"expires_at,omitzero"` // denied if nobody has answered by then
 }
 
-// Futile reports whether the call was refused for what it is: there is no such tool, or its arguments are none of the tool's.
+// Futile reports whether the call was refused for what it is: there is no such tool, or its arguments are none
+// of the tool's.
 func (p *CallRequested) Futile() bool {
 	return p.Decision == Deny && p.Policy == "" && len(p.Rules) == 0
 }
@@ -328,14 +337,15 @@ type CallJudged struct {
 	Usage   Usage    `json:"usage"`
 }
 
-// CallOffered hands a custom tool's call that was asked about to the client: after it, and only after it, the client is shown the call and
-// runs it. Its event id is OfferedID(Call), and what the client answers by. A call that need not be asked about is offered by its request.
-// Ref: the call.
+// CallOffered hands a custom tool's call that was asked about to the client: after it, and only after it, the
+// client is shown the call and runs it. Its event id is OfferedID(Call), and what the client answers by. A call
+// that need not be asked about is offered by its request. Ref: the call.
 type CallOffered struct {
 	Call CallID `json:"call"`
 }
 
-// OfferedID is the id under which a client is offered a call that was asked about. The call's own id names the question.
+// OfferedID is the id under which a client is offered a call that was asked about. The call's own id names the
+// question.
 func OfferedID(c CallID) EventID {
 	return DeriveID[EventID](PrefixEvent, string(c), string(TypeCallOffered))
 }
@@ -357,14 +367,17 @@ const (
 	Deny  Decision = "deny"
 )
 
-// CallStarted is the durable intent of a call that acts: after it, and only after it, the call may be sent. Ref: the call.
+// CallStarted is the durable intent of a call that acts: after it, and only after it, the call may be sent. Ref:
+// the call.
 type CallStarted struct {
-	Call       CallID    `json:"call"`
-	Key        string    `json:"key"`    // the call key; CallKey(session, call)
-	Digest     string    `json:"digest"` // hex SHA-256 of tool name and input
-	Class      CallClass `json:"class"`
-	Opens      string    `json:"opens,omitempty"`   // the path or address that was judged, with its links followed, and nothing else is opened
-	Allowed    bool      `json:"allowed,omitempty"` // by a person or a grant, also one that counted only when it was sent: whoever goes on with it keeps to that
+	Call   CallID    `json:"call"`
+	Key    string    `json:"key"`    // the call key; CallKey(session, call)
+	Digest string    `json:"digest"` // hex SHA-256 of tool name and input
+	Class  CallClass `json:"class"`
+	// the path or address that was judged, with its links followed, and nothing else is opened
+	Opens string `json:"opens,omitempty"`
+	// by a person or a grant, also one that counted only when it was sent: whoever goes on with it keeps to that
+	Allowed    bool      `json:"allowed,omitempty"`
 	Epoch      int64     `json:"epoch"`             // of the lease that wrote it
 	Sandbox    SandboxID `json:"sandbox,omitempty"` // "" for a call that runs in the control plane
 	Generation string    `json:"generation,omitempty"`
@@ -408,7 +421,8 @@ type CallFinished struct {
 	FullOutput string       `json:"full_output,omitempty"` // path in the sandbox of the whole output, when truncated
 	DurationUs int64        `json:"duration_us,omitempty"`
 	Checkpoint CheckpointID `json:"checkpoint,omitempty"` // the machine state it left behind
-	Taint      Taint        `json:"taint,omitzero"`       // where its result comes from, and whether it could carry data outside
+	// where its result comes from, and whether it could carry data outside
+	Taint Taint `json:"taint,omitzero"`
 }
 
 // SandboxReady says which machine the session's calls run on from here. From is set when it was restored.
@@ -418,9 +432,10 @@ type SandboxReady struct {
 	Provider   string       `json:"provider"`
 	Isolation  string       `json:"isolation"`
 	From       CheckpointID `json:"from,omitempty"`
-	User       string       `json:"user,omitempty"`    // of the image or template, whom tools run as; "" = the sandbox's own
-	Workdir    string       `json:"workdir,omitempty"` // where tools begin; "" = /workspace
-	Note       string       `json:"note,omitempty"`    // what of the image or template does not hold here
+	// of the image or template, whom tools run as; "" = the sandbox's own
+	User    string `json:"user,omitempty"`
+	Workdir string `json:"workdir,omitempty"` // where tools begin; "" = /workspace
+	Note    string `json:"note,omitempty"`    // what of the image or template does not hold here
 }
 
 // SandboxLost says that a machine is gone, with every process and every file newer than Restore.

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// State is where a session is: the fold of its log. It is the only definition of that; the harness decides from it and the
-// runner acts on it. A State belongs to one goroutine.
+// State is where a session is: the fold of its log. It is the only definition of that; the harness decides from
+// it and the runner acts on it. A State belongs to one goroutine.
 type State struct {
 	Header
 
@@ -25,9 +25,10 @@ type State struct {
 	Futile       int       // the newest of them in a row that made calls, and only such as cannot be made
 	Context      int64     // tokens of the last model call, response included: how full the context is
 
-	Final       *ModelFinished // the last response, but for its Raw, when it made no calls and nothing was said since: the turn is over
-	Failed      *TurnFailed    // the turn failed and has not ended yet
-	Compactions int            // compactions in a row with at most one model call between two of them
+	// the last response, but for its Raw, when it made no calls and nothing was said since: the turn is over
+	Final       *ModelFinished
+	Failed      *TurnFailed // the turn failed and has not ended yet
+	Compactions int         // compactions in a row with at most one model call between two of them
 
 	Sandbox    *SandboxReady // the machine in use, nil when none was made or it was lost
 	Checkpoint CheckpointID  // the newest checkpoint
@@ -74,8 +75,8 @@ func (c *Call) Runnable() bool {
 	return c.Finished == nil && c.Allowed() && !c.ForClient()
 }
 
-// ForClient reports whether a client was shown the call as its own to run. A custom tool's is not before it was asked about: clients run
-// whatever they are shown.
+// ForClient reports whether a client was shown the call as its own to run. A custom tool's is not before it was
+// asked about: clients run whatever they are shown.
 func (c *Call) ForClient() bool {
 	return c.Requested.Kind == "custom" && (c.Requested.Decision == Allow || c.Offered != "")
 }
@@ -95,9 +96,9 @@ func (c *Call) WaitsAs() EventID {
 
 // Message is one entry of the conversation as the model sees it.
 //
-// Role "user": Content. "system": Content, a mid-conversation system message. "note": Content, something the platform tells
-// the model (a lost sandbox). "summary": Content, stands for everything before it. "assistant": Provider, Raw (or RawBlob),
-// Content and Uses. "tool": Results.
+// Role "user": Content. "system": Content, a mid-conversation system message. "note": Content, something the
+// platform tells the model (a lost sandbox). "summary": Content, stands for everything before it. "assistant":
+// Provider, Raw (or RawBlob), Content and Uses. "tool": Results.
 type Message struct {
 	Role     string
 	Seq      int64 // of the event that completed it
@@ -232,7 +233,8 @@ func (s *State) respond(e *Event, p *ModelFinished) {
 	s.say(&m)
 	s.Request, s.draft, s.Attempt = "", Message{}, 0
 	s.ModelCalls++
-	if s.Futile++; len(m.Uses) == 0 || slices.ContainsFunc(s.Calls, func(c *Call) bool { return !c.Requested.Futile() }) {
+	if s.Futile++; len(m.Uses) == 0 || slices.ContainsFunc(s.Calls,
+		func(c *Call) bool { return !c.Requested.Futile() }) {
 		s.Futile = 0
 	}
 	if s.fresh++; s.fresh > 1 {
@@ -262,7 +264,8 @@ func (s *State) Call(id CallID) *Call {
 	return nil
 }
 
-// finish records an outcome, gives the result to the conversation, and drops the batch once all its calls have finished.
+// finish records an outcome, gives the result to the conversation, and drops the batch once all its calls have
+// finished.
 func (s *State) finish(e *Event, p *CallFinished) {
 	c := s.Call(p.Call)
 	if c == nil || c.Finished != nil {
@@ -347,8 +350,8 @@ func (s *State) update(p *SessionUpdated) {
 	}
 }
 
-// Clone returns a copy that can be advanced without changing s, in a time that does not depend on the length of the history.
-// Payloads are shared, since nobody changes one; so is the history, until the copy adds to it.
+// Clone returns a copy that can be advanced without changing s, in a time that does not depend on the length of
+// the history. Payloads are shared, since nobody changes one; so is the history, until the copy adds to it.
 func (s *State) Clone() *State {
 	s.shared = true
 	c := *s
@@ -360,8 +363,8 @@ func (s *State) Clone() *State {
 	return &c
 }
 
-// Assume applies an event that is not in the log yet, made by NewEvent, as if it had been appended next. It is for looking
-// ahead on a Clone: what is assumed is not durable, and nothing outside may depend on it.
+// Assume applies an event that is not in the log yet, made by NewEvent, as if it had been appended next. It is
+// for looking ahead on a Clone: what is assumed is not durable, and nothing outside may depend on it.
 func (s *State) Assume(e Event) {
 	e.Session, e.Seq, e.Time = s.ID, s.Head+1, s.LastAt.Add(EventSpacing)
 	if err := s.Apply(&e); err != nil {

@@ -58,7 +58,8 @@ func (l *log) respond(calls ...outboard.CallRequested) []outboard.CallID {
 	for i := range calls {
 		ids = append(ids, l.add(&calls[i]))
 	}
-	l.add(&outboard.ModelFinished{Request: request, Provider: "script", Stop: "tool_use", Usage: outboard.Usage{Input: 7, Output: 3}})
+	l.add(&outboard.ModelFinished{Request: request, Provider: "script", Stop: "tool_use",
+		Usage: outboard.Usage{Input: 7, Output: 3}})
 	return ids
 }
 
@@ -67,7 +68,8 @@ func call(kind string, d outboard.Decision) outboard.CallRequested {
 }
 
 func (l *log) finish(id outboard.CallID, text string) {
-	l.add(&outboard.CallFinished{Call: id, Outcome: outboard.OutcomeOK, Content: []outboard.Content{outboard.Text(text)}})
+	l.add(&outboard.CallFinished{Call: id, Outcome: outboard.OutcomeOK,
+		Content: []outboard.Content{outboard.Text(text)}})
 }
 
 func roles(s *outboard.State) []string {
@@ -78,8 +80,8 @@ func roles(s *outboard.State) []string {
 	return out
 }
 
-// If this fails, a model sees its tool results in the wrong place: a message or a note that arrived while calls ran must come after
-// the results of the response that asked for them.
+// If this fails, a model sees its tool results in the wrong place: a message or a note that arrived while calls
+// ran must come after the results of the response that asked for them.
 func TestFoldKeepsResultsNextToTheirCalls(t *testing.T) {
 	l := newLog()
 	m := l.message("go")
@@ -104,12 +106,14 @@ func TestFoldKeepsResultsNextToTheirCalls(t *testing.T) {
 	}
 }
 
-// If this fails, a second outcome or a second answer could change what a call did, or a stray answer could settle another call.
+// If this fails, a second outcome or a second answer could change what a call did, or a stray answer could
+// settle another call.
 func TestFoldTakesTheFirstAnswerAndOutcome(t *testing.T) {
 	l := newLog()
 	l.add(&outboard.TurnStarted{Turn: 1})
 	ids := l.respond(call("builtin", outboard.Ask), call("builtin", outboard.Ask))
-	for _, a := range []outboard.InputConfirmation{{Call: ids[0], Allow: false}, {Call: ids[0], Allow: true}, {Call: "sevt_none", Allow: true}} {
+	for _, a := range []outboard.InputConfirmation{{Call: ids[0], Allow: false}, {Call: ids[0], Allow: true},
+		{Call: "sevt_none", Allow: true}} {
 		l.take(l.add(&a), outboard.TypeInputConfirmation)
 	}
 	s := l.fold(t)
@@ -170,7 +174,8 @@ func TestRunnable(t *testing.T) {
 	}
 }
 
-// If this fails, a turn that keeps compacting without getting anywhere is not noticed, or one that does get somewhere is stopped.
+// If this fails, a turn that keeps compacting without getting anywhere is not noticed, or one that does get
+// somewhere is stopped.
 func TestFoldCountsFruitlessCompactions(t *testing.T) {
 	l := newLog()
 	l.add(&outboard.TurnStarted{Turn: 1})
@@ -191,18 +196,24 @@ func TestFoldCountsFruitlessCompactions(t *testing.T) {
 // If this fails, a state and its clone write over each other's history: a model is shown what was only planned.
 func TestCloneAndOriginalKeepTheirOwnHistory(t *testing.T) {
 	fin := func(id outboard.CallID, text string) outboard.Event {
-		return outboard.NewEvent("sthr_1", &outboard.CallFinished{Call: id, Content: []outboard.Content{outboard.Text(text)}})
+		return outboard.NewEvent("sthr_1", &outboard.CallFinished{Call: id,
+			Content: []outboard.Content{outboard.Text(text)}})
 	}
 	note := func(why string) outboard.Event {
 		return outboard.NewEvent("sthr_1", &outboard.SandboxLost{Reason: why})
 	}
 	for name, before := range map[string]func(l *log, ids []outboard.CallID){
-		"no result yet":     func(*log, []outboard.CallID) {},
-		"one result":        func(l *log, ids []outboard.CallID) { l.finish(ids[2], "first") },
-		"notes stand there": func(l *log, _ []outboard.CallID) { l.add(&outboard.SandboxLost{}); l.add(&outboard.SandboxLost{}) },
+		"no result yet": func(*log, []outboard.CallID) {},
+		"one result":    func(l *log, ids []outboard.CallID) { l.finish(ids[2], "first") },
+		"notes stand there": func(l *log,
+			_ []outboard.CallID) {
+			l.add(&outboard.SandboxLost{})
+			l.add(&outboard.SandboxLost{})
+		},
 	} {
 		l := newLog()
-		ids := l.respond(call("builtin", outboard.Allow), call("builtin", outboard.Allow), call("builtin", outboard.Allow))
+		ids := l.respond(call("builtin", outboard.Allow), call("builtin", outboard.Allow),
+			call("builtin", outboard.Allow))
 		before(l, ids)
 		s := l.fold(t)
 		a, b, c := s.Clone(), s.Clone(), s.Clone()
@@ -228,7 +239,8 @@ func TestCloneAndOriginalKeepTheirOwnHistory(t *testing.T) {
 	}
 }
 
-// anyLog draws a log of arbitrary events that refer to each other at random: sense is not required, only that each is well formed.
+// anyLog draws a log of arbitrary events that refer to each other at random: sense is not required, only that
+// each is well formed.
 func anyLog(t *rapid.T) *log {
 	l := newLog()
 	ids, calls := []outboard.EventID{"sevt_none"}, []outboard.CallID{"sevt_none"}
@@ -255,11 +267,13 @@ func anyLog(t *rapid.T) *log {
 		func() outboard.Payload { return &outboard.TurnFailed{Turn: 1} },
 		func() outboard.Payload {
 			stop := rapid.SampledFrom([]string{"end_turn", "requires_action"}).Draw(t, "stop")
-			return &outboard.TurnEnded{Turn: 1, Stop: outboard.StopReason{Type: stop, EventIDs: []outboard.EventID{pick()}}}
+			return &outboard.TurnEnded{Turn: 1, Stop: outboard.StopReason{Type: stop,
+				EventIDs: []outboard.EventID{pick()}}}
 		},
 		func() outboard.Payload { return &outboard.ModelStarted{Model: "m"} },
 		func() outboard.Payload {
-			return &outboard.ModelFinished{Request: pick(), Raw: outboard.Raw(`[]`), Usage: outboard.Usage{Input: 3, Output: 1}}
+			return &outboard.ModelFinished{Request: pick(), Raw: outboard.Raw(`[]`),
+				Usage: outboard.Usage{Input: 3, Output: 1}}
 		},
 		func() outboard.Payload {
 			return &outboard.ModelFailed{Request: pick(), Usage: outboard.Usage{Input: 1}}
@@ -321,7 +335,8 @@ func TestProjectAgreesWithFold(t *testing.T) {
 	})
 }
 
-// If this fails, looking ahead changes the state it looks from, and a harness decides on events that never became durable.
+// If this fails, looking ahead changes the state it looks from, and a harness decides on events that never
+// became durable.
 func TestAssumingOnACloneLeavesTheOriginal(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l := anyLog(rt)
@@ -346,7 +361,8 @@ func TestAssumingOnACloneLeavesTheOriginal(t *testing.T) {
 		if after := snapshot(rt, still); after != before {
 			rt.Fatalf("a clone changed with the original\nfrom %s\nto   %s", before, after)
 		}
-		if !slices.Equal(roles(s), roles(c)) || len(s.Calls) != len(c.Calls) || s.Phase != c.Phase || s.Request != c.Request {
+		if !slices.Equal(roles(s), roles(c)) || len(s.Calls) != len(c.Calls) || s.Phase != c.Phase ||
+			s.Request != c.Request {
 			rt.Fatalf("assumed and applied differ: %v %v, %d %d calls", roles(s), roles(c), len(s.Calls), len(c.Calls))
 		}
 	})
@@ -392,8 +408,10 @@ func FuzzApply(f *testing.F) {
 		l.add(&outboard.TurnStarted{Turn: 1})
 		l.respond(call("builtin", outboard.Allow), call("custom", outboard.Allow))
 		s := l.fold(t)
-		e := outboard.Event{ID: "sevt_f", Session: "sesn_1", Thread: "sthr_1", Seq: s.Head + 1, Type: outboard.EventType(kind), Data: data}
-		if err := s.Apply(&e); err != nil && outboard.KindOf(err) != outboard.Internal && !errors.Is(err, outboard.ErrRewound) {
+		e := outboard.Event{ID: "sevt_f", Session: "sesn_1", Thread: "sthr_1", Seq: s.Head + 1,
+			Type: outboard.EventType(kind), Data: data}
+		if err := s.Apply(&e); err != nil && outboard.KindOf(err) != outboard.Internal &&
+			!errors.Is(err, outboard.ErrRewound) {
 			t.Errorf("error of kind %s: %v", outboard.KindOf(err), err)
 		}
 	})

@@ -77,8 +77,9 @@ const (
 
 const base58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
-// NewID returns a fresh id with the given prefix: 48 bits of time in milliseconds, then 80 random bits. Ids that are made one after
-// the other sort that way, but for those of one millisecond, so that an index on them grows at one end.
+// NewID returns a fresh id with the given prefix: 48 bits of time in milliseconds, then 80 random bits. Ids that
+// are made one after the other sort that way, but for those of one millisecond, so that an index on them grows
+// at one end.
 func NewID[T ~string](prefix string) T {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:], uint64(time.Now().UnixMilli())<<16)
@@ -86,8 +87,8 @@ func NewID[T ~string](prefix string) T {
 	return T(prefix + "_01" + encode58(b))
 }
 
-// MadeAt returns when an id of NewID was made, to the millisecond. Of an id of DeriveID it reports false, or a time that means
-// nothing: ask only about ids that are known to be new ones.
+// MadeAt returns when an id of NewID was made, to the millisecond. Of an id of DeriveID it reports false, or a
+// time that means nothing: ask only about ids that are known to be new ones.
 func MadeAt(id string) (time.Time, bool) {
 	_, digits, ok := strings.Cut(id, "_01")
 	if !ok || len(digits) != 22 {
@@ -106,8 +107,8 @@ func MadeAt(id string) (time.Time, bool) {
 	return time.UnixMilli(int64(hi >> 16)), true
 }
 
-// DeriveID returns the id that is a pure function of parent and label: the same inputs give the same id in every process.
-// It is used where one log event is shown as several events on a wire.
+// DeriveID returns the id that is a pure function of parent and label: the same inputs give the same id in every
+// process. It is used where one log event is shown as several events on a wire.
 func DeriveID[T ~string](prefix, parent, label string) T {
 	sum := sha256.Sum256([]byte(prefix + "\x00" + parent + "\x00" + label))
 	return T(prefix + "_01" + encode58([16]byte(sum[:16])))

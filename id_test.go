@@ -17,21 +17,24 @@ func TestIDs(t *testing.T) {
 		}
 		seen[id] = true
 	}
-	if a := encode58([16]byte{15: 57}); a != strings.Repeat("1", 21)+"z" || encode58([16]byte{14: 1}) != strings.Repeat("1", 20)+"5R" {
+	if a := encode58([16]byte{15: 57}); a != strings.Repeat("1", 21)+"z" ||
+		encode58([16]byte{14: 1}) != strings.Repeat("1", 20)+"5R" {
 		t.Errorf("57 in base 58 is %q", a)
 	}
 	a := DeriveID[EventID](PrefixEvent, "sevt_1", "x")
 	if a != DeriveID[EventID](PrefixEvent, "sevt_1", "x") || a == DeriveID[EventID](PrefixEvent, "sevt_1", "y") {
 		t.Error("a derived id is not a function of its parent and label")
 	}
-	for _, bad := range []string{"", "sesn_", "sesn_1", "env_0123", "sesn_01/../x", "sesn_01\n", "sesn_" + strings.Repeat("a", 65), "SESN_0123"} {
+	for _, bad := range []string{"", "sesn_", "sesn_1", "env_0123", "sesn_01/../x", "sesn_01\n", "sesn_" +
+		strings.Repeat("a", 65), "SESN_0123"} {
 		if ValidID(PrefixSession, bad) {
 			t.Errorf("%q counts as a session id", bad)
 		}
 	}
 }
 
-// Ids in no order would scatter what a session appends over all pages of its indexes, and make each commit write them all.
+// Ids in no order would scatter what a session appends over all pages of its indexes, and make each commit write
+// them all.
 func TestIDsSortByTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		last := ""
@@ -65,7 +68,8 @@ func TestMadeAt(t *testing.T) {
 	if !ok || at.Before(before) || at.After(time.Now()) {
 		t.Errorf("made at %v, %v; want about %v", at, ok, before)
 	}
-	for _, bad := range []string{"", "sevt_", "sevt_01", "sevt_01short", "sevt_010000000000000000000000000", "sevt_01!!!!!!!!!!!!!!!!!!!!!!"} {
+	for _, bad := range []string{"", "sevt_", "sevt_01", "sevt_01short", "sevt_010000000000000000000000000",
+		"sevt_01!!!!!!!!!!!!!!!!!!!!!!"} {
 		if _, ok := MadeAt(bad); ok {
 			t.Errorf("%q has a time", bad)
 		}

@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// Kill stops what a scope covers, above every agent, until it is lifted. It is a row that all servers of a database see, and it can be a
-// file in a server's data directory, for when there is no database.
+// Kill stops what a scope covers, above every agent, until it is lifted. It is a row that all servers of a
+// database see, and it can be a file in a server's data directory, for when there is no database.
 type Kill struct {
-	ID       KillID    `json:"id"`
-	Scope    KillScope `json:"scope"`
-	Target   string    `json:"target,omitempty"` // "" of KillAll
-	Org      OrgID     `json:"org,omitempty"`    // who threw it; of KillAll and KillHost the server's operator, for everybody
+	ID     KillID    `json:"id"`
+	Scope  KillScope `json:"scope"`
+	Target string    `json:"target,omitempty"` // "" of KillAll
+	// who threw it; of KillAll and KillHost the server's operator, for everybody
+	Org      OrgID     `json:"org,omitempty"`
 	Level    KillLevel `json:"level"`
 	Reason   string    `json:"reason,omitempty"`
 	By       string    `json:"by,omitempty"` // a name
@@ -25,9 +26,10 @@ type KillScope string
 
 // The scopes.
 const (
-	KillSession     KillScope = "session"
-	KillAgent       KillScope = "agent"
-	KillOwner       KillScope = "owner" // for whom sessions act, or who made a box: a person, whatever key of theirs it was, or an API key
+	KillSession KillScope = "session"
+	KillAgent   KillScope = "agent"
+	// for whom sessions act, or who made a box: a person, whatever key of theirs it was, or an API key
+	KillOwner       KillScope = "owner"
 	KillCredential  KillScope = "credential"
 	KillHost        KillScope = "host"
 	KillEnvironment KillScope = "environment"
@@ -40,9 +42,10 @@ var KillScopes = []KillScope{KillSession, KillAgent, KillOwner, KillCredential, 
 // KillLevel is how far a kill goes.
 type KillLevel string
 
-// The levels. Each does what those before it do: no new effect begins, open connections close, model calls are cut. Pause freezes what
-// runs, and lifting it lets everything go on. Stop ends turns and approvals and destroys machines; a session can be used again after it
-// is lifted. Revoke also ends for good what the scope names: sessions are archived, the owner's key, grants and credentials revoked.
+// The levels. Each does what those before it do: no new effect begins, open connections close, model calls are
+// cut. Pause freezes what runs, and lifting it lets everything go on. Stop ends turns and approvals and destroys
+// machines; a session can be used again after it is lifted. Revoke also ends for good what the scope names:
+// sessions are archived, the owner's key, grants and credentials revoked.
 const (
 	KillPause  KillLevel = "pause"
 	KillStop   KillLevel = "stop"
@@ -67,7 +70,8 @@ type KillSubject struct {
 
 // Subject is a session as a kill sees it.
 func (c *SessionConfig) Subject(id SessionID) KillSubject {
-	return KillSubject{Session: id, Agent: c.Agent.ID, Owner: c.Owner.Key, Person: c.Owner.User, Environment: c.Environment}
+	return KillSubject{Session: id, Agent: c.Agent.ID, Owner: c.Owner.Key, Person: c.Owner.User,
+		Environment: c.Environment}
 }
 
 // Covers reports whether the kill is in force for a subject.

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// OrgShare is what one organization may have of a bound of the whole installation: so many hundredths, and at least one.
-// percent 0 = DefaultOrgPercent.
+// OrgShare is what one organization may have of a bound of the whole installation: so many hundredths, and at
+// least one. percent 0 = DefaultOrgPercent.
 func OrgShare[N int | int64](total N, percent int) N {
 	return max(1, N(float64(total)*float64(cmp.Or(percent, DefaultOrgPercent))/100))
 }
@@ -17,8 +17,8 @@ const (
 	MaxBody = 32 << 20
 	// MaxFile bounds one uploaded file. Managed Agents wire: 500 MB.
 	MaxFile = 500 << 20
-	// MaxSavedFile bounds one file that is read out of a checkpoint: the 8 GiB that a checkpoint may hold, and the 64 GiB of holes that the
-	// guest leaves out of one.
+	// MaxSavedFile bounds one file that is read out of a checkpoint: the 8 GiB that a checkpoint may hold, and
+	// the 64 GiB of holes that the guest leaves out of one.
 	MaxSavedFile = 72 << 30
 	// MaxEventData bounds one event's payload in the log; larger content goes to blob and leaves a reference.
 	// 256 KiB keeps a row well under what SQLite and Postgres handle without overflow storms.
@@ -32,8 +32,8 @@ const (
 	MaxConfigData = 3*MaxDefinition + 1<<20
 	// MaxInlineContent is the size above which one text or base64 block moves to blob.
 	MaxInlineContent = 64 << 10
-	// MaxToolOutput is how much of a tool's output, in bytes, reaches the model; the rest stays in a file in the sandbox.
-	// Managed Agents wire: 100,000 characters.
+	// MaxToolOutput is how much of a tool's output, in bytes, reaches the model; the rest stays in a file in the
+	// sandbox. Managed Agents wire: 100,000 characters.
 	MaxToolOutput = 100_000
 	// MaxAppend bounds the events of one append, so that a commit's size stays bounded.
 	MaxAppend = 256
@@ -47,19 +47,22 @@ const (
 	MaxInbox = 1000
 	// MaxParallelCalls bounds the calls of one model response that run at the same time.
 	MaxParallelCalls = 16
-	// MaxModelCalls bounds the model calls of one turn, against a model that never ends, where the configuration says nothing else.
+	// MaxModelCalls bounds the model calls of one turn, against a model that never ends, where the configuration
+	// says nothing else.
 	MaxModelCalls = 500
-	// MaxFutile bounds the model calls of one turn in a row that gave only tool calls which cannot be made. A model that has read what is
-	// wrong with its calls as often as that does not find out any more.
+	// MaxFutile bounds the model calls of one turn in a row that gave only tool calls which cannot be made. A
+	// model that has read what is wrong with its calls as often as that does not find out any more.
 	MaxFutile = 20
 	// MaxModelOutput bounds the bytes one model response may stream.
 	MaxModelOutput = 16 << 20
 
-	// MinMemoryBytes is the least memory limit of a sandbox: what the guest and a shell need for themselves, and no less would start.
+	// MinMemoryBytes is the least memory limit of a sandbox: what the guest and a shell need for themselves, and
+	// no less would start.
 	MinMemoryBytes = 8 << 20
 	// MaxMemoryBytes bounds it, above what machines have.
 	MaxMemoryBytes = 64 << 40
-	// MinCPUs is the least share of a processor: the kernel gives no less than a millisecond of its period of a tenth of a second.
+	// MinCPUs is the least share of a processor: the kernel gives no less than a millisecond of its period of a
+	// tenth of a second.
 	MinCPUs = .01
 	// MaxCPUs bounds it, above what machines have.
 	MaxCPUs = 1024

@@ -16,15 +16,18 @@ type Organization struct {
 
 // User is a person in an organization.
 type User struct {
-	ID        UserID    `json:"id"`
-	Org       OrgID     `json:"org"`
-	Email     string    `json:"email"` // lower case, unique in the organization; what an identity provider must vouch for at the first sign-in
-	Name      string    `json:"name"`
-	Role      string    `json:"role"`
-	Issuer    string    `json:"issuer,omitempty"` // with Subject: who the identity provider says it is, from the first sign-in on
+	ID  UserID `json:"id"`
+	Org OrgID  `json:"org"`
+	// lower case, unique in the organization; what an identity provider must vouch for at the first sign-in
+	Email string `json:"email"`
+	Name  string `json:"name"`
+	Role  string `json:"role"`
+	// with Subject: who the identity provider says it is, from the first sign-in on
+	Issuer    string    `json:"issuer,omitempty"`
 	Subject   string    `json:"subject,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
-	RemovedAt time.Time `json:"removed_at,omitzero"` // nothing of theirs works from then on, until an administrator restores them
+	// nothing of theirs works from then on, until an administrator restores them
+	RemovedAt time.Time `json:"removed_at,omitzero"`
 }
 
 // Roles. Each may do what those after it may.
@@ -56,7 +59,8 @@ type KeyKind string
 
 // The kinds of keys.
 const (
-	KeyOperator    KeyKind = "operator"    // runs the server: acts as an administrator of any organization, and alone manages those
+	// runs the server: acts as an administrator of any organization, and alone manages those
+	KeyOperator    KeyKind = "operator"
 	KeyAPI         KeyKind = "api"         // of a program, or of a person
 	KeyLogin       KeyKind = "login"       // of a person who signed in; short-lived
 	KeyEnvironment KeyKind = "environment" // of the workers of one self-hosted environment
@@ -64,20 +68,24 @@ const (
 
 // Key is an API key's row; the secret itself is never stored.
 type Key struct {
-	ID          KeyID         `json:"id"`
-	Name        string        `json:"name"`
-	Hash        string        `json:"hash"` // hex SHA-256 of the secret
-	Role        string        `json:"role"`
-	CreatedAt   time.Time     `json:"created_at"`
-	RevokedAt   time.Time     `json:"revoked_at,omitzero"`
-	Org         OrgID         `json:"org"`
-	Kind        KeyKind       `json:"kind"`
-	User        UserID        `json:"user,omitempty"`        // whose it is; "" = a machine's
-	Scopes      []string      `json:"scopes,omitempty"`      // what of its role it may use; none = all of it. See KeyScopes
+	ID        KeyID     `json:"id"`
+	Name      string    `json:"name"`
+	Hash      string    `json:"hash"` // hex SHA-256 of the secret
+	Role      string    `json:"role"`
+	CreatedAt time.Time `json:"created_at"`
+	RevokedAt time.Time `json:"revoked_at,omitzero"`
+	Org       OrgID     `json:"org"`
+	Kind      KeyKind   `json:"kind"`
+	User      UserID    `json:"user,omitempty"` // whose it is; "" = a machine's
+	// what of its role it may use; none = all of it. See KeyScopes
+	Scopes      []string      `json:"scopes,omitempty"`
 	Environment EnvironmentID `json:"environment,omitempty"` // of a KeyEnvironment
 	ExpiresAt   time.Time     `json:"expires_at,omitzero"`   // zero = never
-	MadeWith    KeyID         `json:"made_with,omitempty"`   // the key that it was made with; "" = none, or nobody knows
-	Maker       string        `json:"maker,omitempty"`       // who made it, and so has seen its secret: see Caller.Person. "" = who runs the server, or the person at sign-in
+	// the key that it was made with; "" = none, or nobody knows
+	MadeWith KeyID `json:"made_with,omitempty"`
+	// who made it, and so has seen its secret: see Caller.Person. "" = who runs the server, or the person at
+	// sign-in
+	Maker string `json:"maker,omitempty"`
 
 	// RenewAfter is of a login that can be renewed: from when on its holder should. control sets it; it is not stored.
 	RenewAfter time.Time `json:"-"`
@@ -88,10 +96,11 @@ func (k *Key) Alive(now time.Time) bool {
 	return k.RevokedAt.IsZero() && (k.ExpiresAt.IsZero() || now.Before(k.ExpiresAt))
 }
 
-// Caller returns who holds the key. user is the person whose key it is, or the zero User for a machine's: a person's key has no more
-// than the person's role is now.
+// Caller returns who holds the key. user is the person whose key it is, or the zero User for a machine's: a
+// person's key has no more than the person's role is now.
 func (k *Key) Caller(user User) Caller {
-	by := Caller{Key: k.ID, Name: k.Name, Role: k.Role, Org: k.Org, Kind: k.Kind, Scopes: k.Scopes, Environment: k.Environment, Until: k.ExpiresAt, Maker: k.Maker}
+	by := Caller{Key: k.ID, Name: k.Name, Role: k.Role, Org: k.Org, Kind: k.Kind, Scopes: k.Scopes,
+		Environment: k.Environment, Until: k.ExpiresAt, Maker: k.Maker}
 	if k.User != "" {
 		by.User, by.Name, by.Role = k.User, user.Email, LowerRole(k.Role, user.Role)
 	}
@@ -99,7 +108,8 @@ func (k *Key) Caller(user User) Caller {
 }
 
 // KeyScopes are what a key can be limited to: with each its verbs besides reading.
-var KeyScopes = []string{"read", "sessions", "agents", "environments", "files", "sandboxes", "vaults", "policies", "approvals", "people"}
+var KeyScopes = []string{"read", "sessions", "agents", "environments", "files", "sandboxes", "vaults", "policies",
+	"approvals", "people"}
 
 // Caller is who asks. Every verb of control takes one.
 type Caller struct {

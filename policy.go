@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Policy is one version of a policy document: Cedar text that narrows what sessions may do. A save makes a new version; the latest
-// one of each level and target is in force. Empty text has no effect.
+// Policy is one version of a policy document: Cedar text that narrows what sessions may do. A save makes a new
+// version; the latest one of each level and target is in force. Empty text has no effect.
 type Policy struct {
 	ID        PolicyID    `json:"id"` // the same for all versions of a level and target
 	Level     PolicyLevel `json:"level"`
@@ -30,8 +30,8 @@ const (
 	LevelSession      PolicyLevel = "session"
 )
 
-// PolicyRow returns the id of the policy of a level and target. At the level of the organization the target is its id, or "" for the
-// default one.
+// PolicyRow returns the id of the policy of a level and target. At the level of the organization the target is
+// its id, or "" for the default one.
 func PolicyRow(level PolicyLevel, target string) PolicyID {
 	return DeriveID[PolicyID](PrefixPolicy, string(level), target)
 }
@@ -54,7 +54,8 @@ func (o Owner) Human() string { return cmp.Or(string(o.User), string(o.Key)) }
 
 // Taint is what a session has been in touch with. Its bits are never taken back: not by a compaction, not in a fork.
 type Taint struct {
-	Private   bool `json:"private,omitempty"`   // it has read private data: mounted files, memory, what a credential opened
+	// it has read private data: mounted files, memory, what a credential opened
+	Private   bool `json:"private,omitempty"`
 	Untrusted bool `json:"untrusted,omitempty"` // it has read what strangers wrote
 	Exfil     bool `json:"exfil,omitempty"`     // something it did could carry data outside
 }

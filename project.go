@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Project advances a header by one event. It is pure but for h, and it is the only code that writes the fields of a header
-// that follow from the log; the store calls it for every event, in order, inside the transaction that appends. e.Seq and
-// e.Time are set.
+// Project advances a header by one event. It is pure but for h, and it is the only code that writes the fields
+// of a header that follow from the log; the store calls it for every event, in order, inside the transaction
+// that appends. e.Seq and e.Time are set.
 func Project(h *Header, e *Event) error {
 	h.Head, h.LastAt, h.UpdatedAt = e.Seq, e.Time, e.Time
 	switch {

@@ -16,7 +16,8 @@ func (l *log) turn(n int, text string, ckpt outboard.CheckpointID) {
 	l.add(&outboard.TurnStarted{Turn: n})
 	l.take(id, outboard.TypeInputMessage)
 	calls := l.respond(call("builtin", outboard.Allow))
-	l.add(&outboard.CallFinished{Call: calls[0], Outcome: outboard.OutcomeOK, Content: []outboard.Content{outboard.Text(text + "!")}, Checkpoint: ckpt})
+	l.add(&outboard.CallFinished{Call: calls[0], Outcome: outboard.OutcomeOK,
+		Content: []outboard.Content{outboard.Text(text + "!")}, Checkpoint: ckpt})
 	l.add(&outboard.CheckpointCreated{Checkpoint: ckpt, Call: calls[0]})
 	l.respond()
 	l.add(&outboard.TurnEnded{Turn: n, Stop: outboard.StopReason{Type: "end_turn"}})
@@ -35,7 +36,8 @@ func said(s *outboard.State) string {
 	return strings.Join(out, " ")
 }
 
-// If this fails, the model still acts on what the user took back, or forgets more than that, or does not know where its files are.
+// If this fails, the model still acts on what the user took back, or forgets more than that, or does not know
+// where its files are.
 func TestRewind(t *testing.T) {
 	l := newLog()
 	l.add(&outboard.SandboxReady{Sandbox: "sbx_1", Generation: "g"})
@@ -54,17 +56,20 @@ func TestRewind(t *testing.T) {
 		l.add(&p)
 		s := l.fold(t)
 		last := s.History[len(s.History)-1]
-		if said(s) != sees || s.Checkpoint != at || (s.Sandbox != nil) != machine || last.Role != "note" || !strings.Contains(outboard.PlainText(last.Content), note) {
+		if said(s) != sees || s.Checkpoint != at || (s.Sandbox != nil) != machine || last.Role != "note" ||
+			!strings.Contains(outboard.PlainText(last.Content), note) {
 			t.Errorf("%+v: the model sees %q at %s, machine %v, last %+v", p, said(s), s.Checkpoint, s.Sandbox, last)
 		}
 		if s.Turn != 2 || s.InTurn || !s.Settled() || s.Usage != plain.Usage {
 			t.Errorf("%+v: turn %d (in it: %v), settled %v, usage %+v", p, s.Turn, s.InTurn, s.Settled(), s.Usage)
 		}
 	}
-	try(outboard.SessionRewound{To: one, Conversation: true, Machine: true, Checkpoint: "ckpt_1"}, "one", "ckpt_1", false, "Processes and shell")
+	try(outboard.SessionRewound{To: one, Conversation: true, Machine: true, Checkpoint: "ckpt_1"}, "one", "ckpt_1",
+		false, "Processes and shell")
 	try(outboard.SessionRewound{To: one, Conversation: true}, "one", "ckpt_2", true, "files may have changed")
 	try(outboard.SessionRewound{To: one, Machine: true, Checkpoint: "ckpt_1"}, "sum", "ckpt_1", false, "is undone")
-	try(outboard.SessionRewound{To: 1, Conversation: true, Machine: true}, "", "", false, "as it was when the session began")
+	try(outboard.SessionRewound{To: 1, Conversation: true, Machine: true}, "", "", false,
+		"as it was when the session began")
 
 	l.events = l.events[:base]
 	l.add(&outboard.SessionRewound{To: one, Conversation: true})
@@ -81,7 +86,8 @@ func TestRewind(t *testing.T) {
 	}
 }
 
-// If this fails, some sequence of rewinds leaves the model with a conversation that nobody had at the position rewound to.
+// If this fails, some sequence of rewinds leaves the model with a conversation that nobody had at the position
+// rewound to.
 func TestRewindsAgreeWithHistory(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l := newLog()
@@ -104,14 +110,16 @@ func TestRewindsAgreeWithHistory(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		// A message whose arrival alone is in the conversation was not taken in there: seen says so, and so must the fold.
+		// A message whose arrival alone is in the conversation was not taken in there: seen says so, and so must
+		// the fold.
 		if said(s) != seen[len(seen)-1] || len(s.Waiting) != 0 {
 			rt.Fatalf("the model sees %q, waiting %d, want %q", said(s), len(s.Waiting), seen[len(seen)-1])
 		}
 	})
 }
 
-// If this fails, a fork goes on with what belongs to its parent: its machine, its open calls, its inbox, its vaults or its bill.
+// If this fails, a fork goes on with what belongs to its parent: its machine, its open calls, its inbox, its
+// vaults or its bill.
 func TestForkStartsClean(t *testing.T) {
 	l := newLog()
 	l.add(&outboard.SandboxReady{Sandbox: "sbx_1", Generation: "g"})
@@ -119,16 +127,19 @@ func TestForkStartsClean(t *testing.T) {
 	l.message("waiting")
 	l.add(&outboard.TurnStarted{Turn: 2})
 	l.respond(call("builtin", outboard.Ask))
-	if s := l.fold(t); len(s.Calls) != 1 || len(s.Waiting) != 1 || s.Inbox != 1 || s.Settled() || s.Usage == (outboard.Usage{}) {
+	if s := l.fold(t); len(s.Calls) != 1 || len(s.Waiting) != 1 || s.Inbox != 1 || s.Settled() ||
+		s.Usage == (outboard.Usage{}) {
 		t.Fatalf("the parent is %+v", s)
 	}
 	l.add(&outboard.SessionForked{Parent: "sesn_0", Seq: l.head(), Checkpoint: "ckpt_1",
 		Config: outboard.SessionConfig{Environment: "env_fork"}})
 	s := l.fold(t)
-	if s.Sandbox != nil || s.Checkpoint != "ckpt_1" || len(s.Calls) != 0 || len(s.Waiting) != 0 || s.InTurn || s.Config.Environment != "env_fork" {
+	if s.Sandbox != nil || s.Checkpoint != "ckpt_1" || len(s.Calls) != 0 || len(s.Waiting) != 0 || s.InTurn ||
+		s.Config.Environment != "env_fork" {
 		t.Errorf("the fork is %+v", s)
 	}
-	if s.Phase != outboard.PhaseIdle || s.Stop != nil || s.Inbox != 0 || s.Usage != (outboard.Usage{}) || s.Active != 0 || s.Turn != 2 {
+	if s.Phase != outboard.PhaseIdle || s.Stop != nil || s.Inbox != 0 || s.Usage != (outboard.Usage{}) ||
+		s.Active != 0 || s.Turn != 2 {
 		t.Errorf("its header is %+v", s.Header)
 	}
 	if said(s) != "one" || !slices.Contains(roles(s), "note") {
@@ -138,7 +149,8 @@ func TestForkStartsClean(t *testing.T) {
 
 // If this fails, a log with a rewind into the future is folded in a circle, or as if nothing had been said.
 func TestImpossibleRewinds(t *testing.T) {
-	for _, rs := range [][]outboard.Rewind{{{Seq: 5, To: 5}}, {{Seq: 5, To: 9}}, {{Seq: 5, To: 0}}, {{Seq: 5, To: 2}, {Seq: 4, To: 1}}} {
+	for _, rs := range [][]outboard.Rewind{{{Seq: 5, To: 5}}, {{Seq: 5, To: 9}}, {{Seq: 5, To: 0}},
+		{{Seq: 5, To: 2}, {Seq: 4, To: 1}}} {
 		if _, err := outboard.NewState(rs); outboard.KindOf(err) != outboard.Internal {
 			t.Errorf("%v: %v", rs, err)
 		}

@@ -7,7 +7,8 @@ import (
 
 // Secret is text that must not be shown. Every way of printing it gives a placeholder; only Reveal returns it.
 //
-// The text is behind a pointer, because fmt calls no methods on what it finds in unexported fields and prints their content.
+// The text is behind a pointer, because fmt calls no methods on what it finds in unexported fields and prints
+// their content.
 type Secret struct{ value *string }
 
 // NewSecret returns s as a Secret.

@@ -2,7 +2,8 @@ package outboard
 
 import "time"
 
-// SessionConfig is what a session was started with, after overrides: immutable but for the fields session.updated names.
+// SessionConfig is what a session was started with, after overrides: immutable but for the fields
+// session.updated names.
 type SessionConfig struct {
 	Agent       Agent         `json:"agent"`
 	Environment EnvironmentID `json:"environment_id"`
@@ -44,15 +45,16 @@ type StopReason struct {
 // Header is a session's row: everything a list, a claim or a permission check needs without reading the log. The store
 // keeps it in step with the log by applying Project in the transaction that appends.
 type Header struct {
-	ID            SessionID         `json:"id"`
-	Thread        ThreadID          `json:"thread_id"` // the primary thread
-	Head          int64             `json:"head"`      // seq of the last event, 0 before the first
-	LastAt        time.Time         `json:"last_at"`   // time of the last event
-	Phase         Phase             `json:"phase"`
-	Stop          *StopReason       `json:"stop,omitempty"`   // set while idle after a turn
-	Inbox         int               `json:"inbox"`            // messages not yet processed
-	Urgent        int               `json:"urgent"`           // interrupts and answers not yet processed
-	WakeAt        time.Time         `json:"wake_at,omitzero"` // a timer: when a retrying session, or a parked one, becomes claimable
+	ID     SessionID   `json:"id"`
+	Thread ThreadID    `json:"thread_id"` // the primary thread
+	Head   int64       `json:"head"`      // seq of the last event, 0 before the first
+	LastAt time.Time   `json:"last_at"`   // time of the last event
+	Phase  Phase       `json:"phase"`
+	Stop   *StopReason `json:"stop,omitempty"` // set while idle after a turn
+	Inbox  int         `json:"inbox"`          // messages not yet processed
+	Urgent int         `json:"urgent"`         // interrupts and answers not yet processed
+	// a timer: when a retrying session, or a parked one, becomes claimable
+	WakeAt        time.Time         `json:"wake_at,omitzero"`
 	Usage         Usage             `json:"usage"`
 	Active        time.Duration     `json:"active"`                 // sum of finished running spells
 	RunningSince  time.Time         `json:"running_since,omitzero"` // start of the current one
@@ -83,9 +85,9 @@ func (h *Header) Broke() bool {
 // StopBudget is the stop of a turn whose next model call no budget pays for. The turn goes on when one is raised.
 const StopBudget = "budget_reached"
 
-// Runnable reports whether a worker should claim the session now: it has input to take, a turn to continue, or a timer that
-// is due: its retry, or the end of the time to answer an ask. Messages do not disturb a parked or a retrying session; answers and
-// interrupts do.
+// Runnable reports whether a worker should claim the session now: it has input to take, a turn to continue, or a
+// timer that is due: its retry, or the end of the time to answer an ask. Messages do not disturb a parked or a
+// retrying session; answers and interrupts do.
 func (h *Header) Runnable(now time.Time) bool {
 	switch {
 	case h.Phase == PhaseTerminated:
@@ -118,21 +120,25 @@ type Sandbox struct {
 	UpdatedAt   time.Time     `json:"updated_at"`
 }
 
-// Checkpoint is a saved workspace state bound to a position in the log. It begins as layers on the host that made it, and is durable
-// when what changed is stored: Delta is a tar of what changed since Parent. A durable checkpoint's ancestors are durable.
+// Checkpoint is a saved workspace state bound to a position in the log. It begins as layers on the host that
+// made it, and is durable when what changed is stored: Delta is a tar of what changed since Parent. A durable
+// checkpoint's ancestors are durable.
 type Checkpoint struct {
-	ID        CheckpointID `json:"id"`
-	Session   SessionID    `json:"session_id"`
-	Seq       int64        `json:"seq"`              // head of the log when it was taken
-	Call      CallID       `json:"call,omitempty"`   // the call it follows
-	Parent    CheckpointID `json:"parent,omitempty"` // "" when Delta is the whole workspace
-	Depth     int          `json:"depth"`            // number of ancestors
-	Prior     CheckpointID `json:"prior,omitempty"`  // the state before it, which Parent need not be
-	Host      string       `json:"host,omitempty"`   // has its layers and is to store its Delta; "" once that is done, or can never be
-	Delta     BlobRef      `json:"delta,omitzero"`   // zero until it is durable; a size without a digest is more than can be stored
-	CreatedAt time.Time    `json:"created_at"`
-	DurableAt time.Time    `json:"durable_at,omitzero"`
-	ThinnedAt time.Time    `json:"thinned_at,omitzero"` // it was given up, as one of many old ones; soon after Delta is zero
+	ID      CheckpointID `json:"id"`
+	Session SessionID    `json:"session_id"`
+	Seq     int64        `json:"seq"`              // head of the log when it was taken
+	Call    CallID       `json:"call,omitempty"`   // the call it follows
+	Parent  CheckpointID `json:"parent,omitempty"` // "" when Delta is the whole workspace
+	Depth   int          `json:"depth"`            // number of ancestors
+	Prior   CheckpointID `json:"prior,omitempty"`  // the state before it, which Parent need not be
+	// has its layers and is to store its Delta; "" once that is done, or can never be
+	Host string `json:"host,omitempty"`
+	// zero until it is durable; a size without a digest is more than can be stored
+	Delta     BlobRef   `json:"delta,omitzero"`
+	CreatedAt time.Time `json:"created_at"`
+	DurableAt time.Time `json:"durable_at,omitzero"`
+	// it was given up, as one of many old ones; soon after Delta is zero
+	ThinnedAt time.Time `json:"thinned_at,omitzero"`
 }
 
 // Durable reports whether the checkpoint can be restored on any host.
@@ -147,8 +153,10 @@ func (c *Checkpoint) Lost() error {
 	case c.Durable() || c.Host != "":
 		return nil
 	case c.TooLarge():
-		return Errorf(Unavailable, "checkpoint %s is not stored: what changed up to it is more than the %d GiB that can be", c.ID, c.Delta.Size>>30).
-			WithHint("the session goes on with its sandbox; remove large files from its workspace, and a later checkpoint is stored again")
+		return Errorf(Unavailable, "checkpoint %s is not stored: what changed up to it is more than the %d GiB that "+
+			"can be", c.ID, c.Delta.Size>>30).
+			WithHint("the session goes on with its sandbox; remove large files from its workspace, and a later " +
+				"checkpoint is stored again")
 	}
 	return Errorf(Unavailable, "checkpoint %s was lost with the host that had it", c.ID)
 }
@@ -156,11 +164,12 @@ func (c *Checkpoint) Lost() error {
 // Thinned reports whether the checkpoint was given up as one of many old ones. Nothing may begin with it.
 func (c *Checkpoint) Thinned() bool { return !c.ThinnedAt.IsZero() }
 
-// TooLarge reports whether the checkpoint will never be durable because it, or one that it builds on, changed more than can be stored.
+// TooLarge reports whether the checkpoint will never be durable because it, or one that it builds on, changed
+// more than can be stored.
 func (c *Checkpoint) TooLarge() bool { return c.Host == "" && !c.Durable() && c.Delta.Size > 0 }
 
-// File is stored bytes with a name. Session is set for files that belong to a session: copies of uploads mounted into it
-// (Downloadable false) and deliverables harvested from /mnt/session/outputs (Downloadable true).
+// File is stored bytes with a name. Session is set for files that belong to a session: copies of uploads mounted
+// into it (Downloadable false) and deliverables harvested from /mnt/session/outputs (Downloadable true).
 type File struct {
 	ID           FileID    `json:"id"`
 	Filename     string    `json:"filename"`

@@ -7,8 +7,8 @@ const (
 	stateSize   = 4 << 10
 )
 
-// Size is about how much memory the state takes: what it holds, not what was read for it. It does not depend on the history's length
-// how long that takes to say.
+// Size is about how much memory the state takes: what it holds, not what was read for it. It does not depend on
+// the history's length how long that takes to say.
 func (s *State) Size() int64 {
 	n := stateSize + s.said + s.draft.size() + s.Config.Agent.Size()
 	n += blockSize * int64(len(s.Config.Resources)+len(s.Metadata)+len(s.rewinds))

@@ -8,9 +8,9 @@ type SSHKeyID string
 // PrefixSSHKey is that of an SSHKeyID.
 const PrefixSSHKey = "sshkey"
 
-// SSHKey is the row of a public key. Whoever has the private half may do over SSH what the holder may do by the API, and nothing else.
-// The holder is a person, for a key that was registered after signing in: it ends with the person. Or it is the API key with which it was
-// registered: it ends with that.
+// SSHKey is the row of a public key. Whoever has the private half may do over SSH what the holder may do by the
+// API, and nothing else. The holder is a person, for a key that was registered after signing in: it ends with
+// the person. Or it is the API key with which it was registered: it ends with that.
 type SSHKey struct {
 	ID          SSHKeyID  `json:"id"`
 	Org         OrgID     `json:"org"`

@@ -31,7 +31,8 @@ func NewTemplateBuildID() TemplateBuildID {
 // DefaultTag is the tag that a name means which says none.
 const DefaultTag = "default"
 
-// Template is a name for prepared stacks of layers that sandboxes begin with. Each was made by a build, and tags say which is meant.
+// Template is a name for prepared stacks of layers that sandboxes begin with. Each was made by a build, and tags
+// say which is meant.
 type Template struct {
 	ID        TemplateID             `json:"id"`
 	Name      string                 `json:"name"` // unique among those of an organization that are not deleted
@@ -61,38 +62,43 @@ const (
 	TemplateFailed   TemplateState = "error"
 )
 
-// TemplateBuild is one build of a template. Its row never goes: sessions and boxes that began with it may have to be made again.
+// TemplateBuild is one build of a template. Its row never goes: sessions and boxes that began with it may have
+// to be made again.
 type TemplateBuild struct {
-	ID        TemplateBuildID `json:"id"`
-	Template  TemplateID      `json:"template"`
-	Owner     KeyID           `json:"owner"`
-	Person    UserID          `json:"person,omitempty"` // whose key that is; "" = a program's
-	Host      string          `json:"host,omitempty"`   // that builds it, or did, or is about to; "" while a client has yet to say what
-	State     TemplateState   `json:"state"`
-	Tags      []string        `json:"tags"` // that will mean it when it is ready
-	Spec      TemplateSpec    `json:"spec"`
-	Result    TemplateResult  `json:"result,omitzero"`
-	Error     string          `json:"error,omitempty"`      // why it failed
-	ErrorStep int             `json:"error_step,omitempty"` // number of the step that failed, from 1; 0 = none of them
-	CreatedAt time.Time       `json:"created_at"`           //
-	StartedAt time.Time       `json:"started_at,omitzero"`  //
-	EndedAt   time.Time       `json:"finished_at,omitzero"` //
-	Org       OrgID           `json:"-"`                    // whose it is
+	ID       TemplateBuildID `json:"id"`
+	Template TemplateID      `json:"template"`
+	Owner    KeyID           `json:"owner"`
+	Person   UserID          `json:"person,omitempty"` // whose key that is; "" = a program's
+	// that builds it, or did, or is about to; "" while a client has yet to say what
+	Host      string         `json:"host,omitempty"`
+	State     TemplateState  `json:"state"`
+	Tags      []string       `json:"tags"` // that will mean it when it is ready
+	Spec      TemplateSpec   `json:"spec"`
+	Result    TemplateResult `json:"result,omitzero"`
+	Error     string         `json:"error,omitempty"`      // why it failed
+	ErrorStep int            `json:"error_step,omitempty"` // number of the step that failed, from 1; 0 = none of them
+	CreatedAt time.Time      `json:"created_at"`           //
+	StartedAt time.Time      `json:"started_at,omitzero"`  //
+	EndedAt   time.Time      `json:"finished_at,omitzero"` //
+	Org       OrgID          `json:"-"`                    // whose it is
 }
 
 // TemplateSpec says what is to be built.
 type TemplateSpec struct {
-	Image     string          `json:"image,omitempty"`     // it begins with; "" = the host's programs
-	Login     string          `json:"login,omitempty"`     // the credential it is pulled with, VAULT/NAME; "" = who the server is
+	Image string `json:"image,omitempty"` // it begins with; "" = the host's programs
+	// the credential it is pulled with, VAULT/NAME; "" = who the server is
+	Login     string          `json:"login,omitempty"`
 	From      TemplateBuildID `json:"from,omitempty"`      // whose steps the first of Steps are
 	Inherited int             `json:"inherited,omitempty"` // how many of Steps those are
 	Isolation string          `json:"isolation,omitempty"`
-	Limits    SandboxLimits   `json:"limits,omitzero"`         // of its build, and of boxes that are made from it
-	Hosts     []string        `json:"allowed_hosts,omitempty"` // that steps reach, besides the registries of package managers
-	Steps     []TemplateStep  `json:"steps,omitempty"`
-	Start     string          `json:"start,omitempty"` // a command that runs in every sandbox from its beginning
-	Warm      int             `json:"warm,omitempty"`  // sandboxes that are started before anybody asks, while a tag means the build
-	Ready     string          `json:"ready,omitempty"` // a command that ends with status 0 once the sandbox is ready
+	Limits    SandboxLimits   `json:"limits,omitzero"` // of its build, and of boxes that are made from it
+	// that steps reach, besides the registries of package managers
+	Hosts []string       `json:"allowed_hosts,omitempty"`
+	Steps []TemplateStep `json:"steps,omitempty"`
+	Start string         `json:"start,omitempty"` // a command that runs in every sandbox from its beginning
+	// sandboxes that are started before anybody asks, while a tag means the build
+	Warm  int    `json:"warm,omitempty"`
+	Ready string `json:"ready,omitempty"` // a command that ends with status 0 once the sandbox is ready
 }
 
 // TemplateStepKind says what a step does.
@@ -109,16 +115,19 @@ const (
 
 // TemplateStep is one step of a build. Which fields it has depends on Kind.
 type TemplateStep struct {
-	Kind    TemplateStepKind  `json:"kind"`
-	Command string            `json:"command,omitempty"`       // run: of a shell
-	User    string            `json:"user,omitempty"`          // run, copy: who, or whose; "" = who the steps before say. user: who from here on
-	Source  string            `json:"source,omitempty"`        // copy: a name or pattern in the archive
-	Target  string            `json:"target,omitempty"`        // copy: where to. workdir: the directory
-	Mode    string            `json:"mode,omitempty"`          // copy: of its files, in octal; "" = as in the archive
-	Files   BlobRef           `json:"files,omitzero"`          // copy: a tar, which may be compressed with gzip
-	Env     map[string]string `json:"env,omitempty"`           // env: $NAME stands for what a variable is before
-	Hosts   []string          `json:"allowed_hosts,omitempty"` // of a step that another template had first: what it reached
-	Salt    string            `json:"salt,omitempty"`          // makes it another step than one that is the same, so that it runs again
+	Kind    TemplateStepKind `json:"kind"`
+	Command string           `json:"command,omitempty"` // run: of a shell
+	// run, copy: who, or whose; "" = who the steps before say. user: who from here on
+	User   string            `json:"user,omitempty"`
+	Source string            `json:"source,omitempty"` // copy: a name or pattern in the archive
+	Target string            `json:"target,omitempty"` // copy: where to. workdir: the directory
+	Mode   string            `json:"mode,omitempty"`   // copy: of its files, in octal; "" = as in the archive
+	Files  BlobRef           `json:"files,omitzero"`   // copy: a tar, which may be compressed with gzip
+	Env    map[string]string `json:"env,omitempty"`    // env: $NAME stands for what a variable is before
+	// of a step that another template had first: what it reached
+	Hosts []string `json:"allowed_hosts,omitempty"`
+	// makes it another step than one that is the same, so that it runs again
+	Salt string `json:"salt,omitempty"`
 }
 
 // TemplateResult is what came of a build.

@@ -16,8 +16,9 @@ var (
 	nameInCell = regexp.MustCompile("(?:(suite|script) )?`([^`]+)`")
 )
 
-// testNames returns every test of the repository as docs/reference/threats.md names it: package.Test, by the end of the package's path;
-// suite.Name for what every provider of sandboxes runs; script.name for scripts of the command line.
+// testNames returns every test of the repository as docs/reference/threats.md names it: package.Test, by the end
+// of the package's path; suite.Name for what every provider of sandboxes runs; script.name for scripts of the
+// command line.
 func testNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -108,7 +109,8 @@ func TestThreatTable(t *testing.T) {
 	if rows < 100 || tests < 150 || len(exist) < 500 {
 		t.Errorf("%d rows name %d of %d tests: the page is not read as it is meant", rows, tests, len(exist))
 	}
-	const bad = "| threat | mechanism | test |\n|---|---|---|\n| a | b | `outboard.TestThreatTable` |\n| a | b | `guest.TestNoSuchThing` |\n| a | b | suite `Disk`, `Nothing` |\n| a | b | `cmd/outboard` |\n| a | b | |\n| a | `outboard.TestThreatTable` |\n"
+	const bad = "| threat | mechanism | test |\n|---|---|---|\n| a | b | `outboard.TestThreatTable` |\n| a | b | " +
+		"`guest.TestNoSuchThing` |\n| a | b | suite `Disk`, `Nothing` |\n| a | b | `cmd/outboard` |\n| a | b | |\n| a | `outboard.TestThreatTable` |\n"
 	if rows, tests, wrong := threats(bad, exist); rows != 6 || tests != 4 || len(wrong) != 5 {
 		t.Errorf("the control: %d rows, %d tests, %q", rows, tests, wrong)
 	}

@@ -28,8 +28,8 @@ type Vault struct {
 	Org         OrgID             `json:"-"` // whose it is
 }
 
-// Credential is a secret and the rule on where it may go. Its secret is not here: only package vault opens that. Archived
-// credentials have none.
+// Credential is a secret and the rule on where it may go. Its secret is not here: only package vault opens that.
+// Archived credentials have none.
 type Credential struct {
 	ID          CredentialID      `json:"id"`
 	Vault       VaultID           `json:"vault_id"`
@@ -44,13 +44,15 @@ type Credential struct {
 
 // Kinds of Auth. Those with the prefix outboard_ are Outboard's own.
 const (
-	AuthOAuth  = "mcp_oauth"            // MCPServerURL, ExpiresAt, Refresh
-	AuthBearer = "static_bearer"        // MCPServerURL
-	AuthEnv    = "environment_variable" // Name, Rule.Hosts, Header, Body: a placeholder inside, the value at the gateway
-	AuthHeader = "outboard_header"      // Name, Rule, HeaderName, Format: the gateway sets a header, the sandbox sees nothing
-	AuthAWS    = "outboard_aws"         // Name, Rule, AWS: the gateway signs
-	AuthGitHub = "outboard_github_app"  // Name, Rule, GitHub: the gateway mints installation tokens
-	AuthBox    = "outboard_box"         // Name: the headers of a box, with their hosts; in no vault
+	AuthOAuth  = "mcp_oauth"     // MCPServerURL, ExpiresAt, Refresh
+	AuthBearer = "static_bearer" // MCPServerURL
+	// Name, Rule.Hosts, Header, Body: a placeholder inside, the value at the gateway
+	AuthEnv = "environment_variable"
+	// Name, Rule, HeaderName, Format: the gateway sets a header, the sandbox sees nothing
+	AuthHeader = "outboard_header"
+	AuthAWS    = "outboard_aws"        // Name, Rule, AWS: the gateway signs
+	AuthGitHub = "outboard_github_app" // Name, Rule, GitHub: the gateway mints installation tokens
+	AuthBox    = "outboard_box"        // Name: the headers of a box, with their hosts; in no vault
 )
 
 // Auth is how a credential is used. Everything in it decides where a secret may go, and is sealed with the secret.
@@ -65,15 +67,16 @@ type Auth struct {
 	InBody       bool          `json:"in_body,omitempty"`   // AuthEnv: and in bodies
 	InPath       bool          `json:"in_path,omitempty"`   // AuthEnv: and in the path
 	InQuery      bool          `json:"in_query,omitempty"`  // AuthEnv: and in the query
-	Shape        string        `json:"shape,omitempty"`     // AuthEnv: what the placeholder begins with, a public prefix such as "sk-ant-"
-	HeaderName   string        `json:"header,omitempty"`    // AuthHeader
-	Format       string        `json:"format,omitempty"`    // AuthHeader: the value, with {secret} or {basic} in it
-	AWS          *AWSScope     `json:"aws,omitempty"`
-	GitHub       *GitHubScope  `json:"github,omitempty"`
+	// AuthEnv: what the placeholder begins with, a public prefix such as "sk-ant-"
+	Shape      string       `json:"shape,omitempty"`
+	HeaderName string       `json:"header,omitempty"` // AuthHeader
+	Format     string       `json:"format,omitempty"` // AuthHeader: the value, with {secret} or {basic} in it
+	AWS        *AWSScope    `json:"aws,omitempty"`
+	GitHub     *GitHubScope `json:"github,omitempty"`
 }
 
-// UseRule bounds the requests a credential is used on. Every list must match; an empty one matches all, but for Hosts: without
-// hosts a rule matches nothing, unless AnyHost is set.
+// UseRule bounds the requests a credential is used on. Every list must match; an empty one matches all, but for
+// Hosts: without hosts a rule matches nothing, unless AnyHost is set.
 type UseRule struct {
 	AnyHost bool     `json:"any_host,omitempty"`
 	Hosts   []string `json:"hosts,omitempty"`   // a name, an IPv4 address, or *.name
@@ -106,14 +109,15 @@ type GitHubScope struct {
 	Permissions    map[string]string `json:"permissions"`
 }
 
-// Sealed is a secret as the store keeps it: encrypted under the data key Key, bound to its credential, version and Auth.
+// Sealed is a secret as the store keeps it: encrypted under the data key Key, bound to its credential, version
+// and Auth.
 type Sealed struct {
 	Key  string // id of the data key
 	Data []byte
 }
 
-// VaultKey is the data key of an organization, wrapped, and the state of all its credentials, authenticated. Sequence rises with
-// every change of any credential.
+// VaultKey is the data key of an organization, wrapped, and the state of all its credentials, authenticated.
+// Sequence rises with every change of any credential.
 type VaultKey struct {
 	Org      string
 	ID       string // of the data key, new with every rotation

@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// If this fails, the guest that make builds has parts that large pages do not begin with, and each start of a sandbox finds what it reads of
-// them in dozens of small ones; or it has debugging information that nobody reads.
+// If this fails, the guest that make builds has parts that large pages do not begin with, and each start of a
+// sandbox finds what it reads of them in dozens of small ones; or it has debugging information that nobody
+// reads.
 func TestBuiltForLargePages(t *testing.T) {
 	if _, err := exec.LookPath("make"); err != nil {
 		t.Skip("there is no make here")

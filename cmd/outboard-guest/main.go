@@ -1,7 +1,7 @@
 //go:build linux
 
-// How many processors there are is said by GOMAXPROCS, and nobody reads the names of a guest's memory: what the runtime would do for them at
-// its start is a good part of that.
+// How many processors there are is said by GOMAXPROCS, and nobody reads the names of a guest's memory: what the
+// runtime would do for them at its start is a good part of that.
 //
 //go:debug containermaxprocs=0
 //go:debug decoratemappings=0
@@ -32,7 +32,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/spawner"
 )
 
-// While packages are initialised there are two threads, the first of the process and the runtime's monitor, and this is the first.
+// While packages are initialised there are two threads, the first of the process and the runtime's monitor, and
+// this is the first.
 func init() { guest.Punctual() }
 
 func main() {
@@ -56,7 +57,8 @@ func run(args []string) error {
 	case len(args) == 1 && args[0] == guest.ProgramSFTP:
 		return sftp.Serve(os.Stdin, os.Stdout)
 	}
-	return errors.New("usage: outboard-guest init | contained | serve CONFIG (started by a sandbox provider) | sftp (by the guest)")
+	return errors.New("usage: outboard-guest init | contained | serve CONFIG (started by a sandbox provider) | sftp " +
+		"(by the guest)")
 }
 
 func serve(config string) error {

@@ -30,8 +30,9 @@ type address struct {
 	Name        string    `json:"name,omitempty"`
 	Certificate string    `json:"certificate,omitempty"`
 	Since       time.Time `json:"since"`
-	Idle        string    `json:"idle,omitempty"`    // a background server ends after so long without work; "" = it stays
-	Problem     string    `json:"problem,omitempty"` // why no sandbox can be made
+	// a background server ends after so long without work; "" = it stays
+	Idle    string `json:"idle,omitempty"`
+	Problem string `json:"problem,omitempty"` // why no sandbox can be made
 }
 
 func addressPath(data string) string { return filepath.Join(data, "server.json") }

@@ -29,7 +29,8 @@ func privateCert(t *testing.T) tls.Certificate {
 		t.Fatal(err)
 	}
 	c := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "outboard"},
-		DNSNames: []string{"outboard.example"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+		DNSNames: []string{"outboard.example"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().
+				Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -42,8 +43,9 @@ func privateCert(t *testing.T) tls.Certificate {
 func TestServerWithPrivateCertificate(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	env := func(string) string { return "" }
-	s, err := startServer(t.Context(), server.Config{Data: data, Config: new(config.Config), Env: env, Serve: true, Listen: "127.0.0.1:0",
-		TLS: &tls.Config{Certificates: []tls.Certificate{privateCert(t)}, NextProtos: []string{"http/1.1"}}})
+	s, err := startServer(t.Context(), server.Config{Data: data, Config: new(config.Config), Env: env, Serve: true,
+		Listen: "127.0.0.1:0",
+		TLS:    &tls.Config{Certificates: []tls.Certificate{privateCert(t)}, NextProtos: []string{"http/1.1"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +71,8 @@ func TestServerWithPrivateCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := at
-	other.Certificate = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: privateCert(t).Certificate[0]}))
+	other.Certificate = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: privateCert(t).
+		Certificate[0]}))
 	none := at
 	none.Certificate = ""
 	for what, at := range map[string]address{"another certificate": other, "no certificate": none} {

@@ -26,14 +26,16 @@ func readKey(data string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// writePrivate writes a small file that only the user may read, durably and at once: a reader sees the old one or the new one.
+// writePrivate writes a small file that only the user may read, durably and at once: a reader sees the old one
+// or the new one.
 func writePrivate(path, text string) error {
 	return placePrivate(path, text, os.Rename)
 }
 
 // createPrivate is writePrivate for a file that must not exist: fs.ErrExist when it does, and the file stays as it is.
 func createPrivate(path, text string) error {
-	return placePrivate(path, text, func(from, to string) error { return errors.Join(os.Link(from, to), os.Remove(from)) })
+	return placePrivate(path, text,
+		func(from, to string) error { return errors.Join(os.Link(from, to), os.Remove(from)) })
 }
 
 func placePrivate(path, text string, place func(from, to string) error) error {
@@ -54,8 +56,8 @@ func placePrivate(path, text string, place func(from, to string) error) error {
 	return err
 }
 
-// ensureKey sees to it that a new database has an operator's key, in admin.key of the data directory. A file that is there is
-// never overwritten: its key is taken over when the database is new and the directory's own.
+// ensureKey sees to it that a new database has an operator's key, in admin.key of the data directory. A file
+// that is there is never overwritten: its key is taken over when the database is new and the directory's own.
 func ensureKey(ctx context.Context, c *control.Control, data string) (made bool, err error) {
 	secret, err := readKey(data)
 	if err != nil {

@@ -30,13 +30,16 @@ const (
 
 // defaultSystem is the system prompt of the default agent.
 const defaultSystem = "You work on the files in /workspace, in a sandbox of your own. " +
-	"Make the smallest change that does what you are asked, run what checks it, and say in a few lines what you changed and why."
+	"Make the smallest change that does what you are asked, run what checks it, and say in a few lines what you " +
+	"changed and why."
 
-// findAgent resolves what --agent says: "" is the default agent; else a file, an id or a name. It returns the agent's id.
+// findAgent resolves what --agent says: "" is the default agent; else a file, an id or a name. It returns the
+// agent's id.
 func findAgent(ctx context.Context, c *client.Client, ref string) (string, error) {
 	switch {
 	case ref == "":
-		return agentByName(ctx, c, defaultAgent, map[string]any{"name": defaultAgent, "model": defaultModel, "system": defaultSystem,
+		return agentByName(ctx, c, defaultAgent, map[string]any{"name": defaultAgent, "model": defaultModel,
+			"system":      defaultSystem,
 			"description": "The agent of outboard run when no other is named.", "tools": []any{map[string]any{"type": toolsetName}}})
 	case outboard.ValidID(outboard.PrefixAgent, ref):
 		a, err := c.Agent(ctx, ref)
@@ -92,7 +95,8 @@ func isAgentFile(ref string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
-// agentFromFile returns the agent that a file describes, as the wire does, in YAML or JSON. The same content is the same agent.
+// agentFromFile returns the agent that a file describes, as the wire does, in YAML or JSON. The same content is
+// the same agent.
 func agentFromFile(ctx context.Context, c *client.Client, path string) (string, error) {
 	body, err := readAgentFile(path)
 	if err != nil {
@@ -168,10 +172,12 @@ func findEnvironment(ctx context.Context, c *client.Client, ref string) (string,
 		}
 	}
 	if ref != "" {
-		return "", outboard.Errorf(outboard.NotFound, "there is no environment %q", ref).WithHint("leave out --env for the default one")
+		return "", outboard.Errorf(outboard.NotFound, "there is no environment %q", ref).
+			WithHint("leave out --env for the default one")
 	}
-	e, err := c.CreateEnvironment(ctx, map[string]any{"name": name, "description": "The environment of outboard run when no other is named.",
-		"config": map[string]any{"type": "cloud"}})
+	e, err := c.CreateEnvironment(ctx, map[string]any{"name": name,
+		"description": "The environment of outboard run when no other is named.",
+		"config":      map[string]any{"type": "cloud"}})
 	if err != nil && outboard.KindOf(err) == outboard.Conflict { // another run made it since the list was read
 		return findEnvironment(ctx, c, name)
 	}

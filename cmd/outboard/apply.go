@@ -18,8 +18,10 @@ type applyOptions struct {
 
 func newApply(a *app) *cobra.Command {
 	var o applyOptions
-	cmd := &cobra.Command{Use: "apply SESSION", Short: "Bring a session's result onto your files", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
-		Long: "Merge what the session changed into the files it was sent from, on top of whatever you did meanwhile. It is all or nothing:\n" +
+	cmd := &cobra.Command{Use: "apply SESSION", Short: "Bring a session's result onto your files",
+		Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
+		Long: "Merge what the session changed into the files it was sent from, on top of whatever you did " +
+			"meanwhile. It is all or nothing:\n" +
 			"when a file does not fit, none is touched, the result becomes a branch, and the exit code is 5. An apply that is killed\n" +
 			"loses nothing: the next apply or run takes back what it had done.",
 		RunE: func(cmd *cobra.Command, args []string) error { return runApply(cmd.Context(), a, o, args[0]) }}
@@ -158,7 +160,8 @@ func refused(ctx context.Context, a *app, o applyOptions, h *home, line applyLin
 		}
 		fmt.Fprintf(&why, "\n%s: %s", term.Line(c.Path, 0), term.Line(c.Why, 0))
 	}
-	e := outboard.Errorf(outboard.Conflict, "the result of %s does not fit your files, which are unchanged%s", name, why.String()).WithCode("conflict")
+	e := outboard.Errorf(outboard.Conflict, "the result of %s does not fit your files, which are unchanged%s", name,
+		why.String()).WithCode("conflict")
 	sparse := ""
 	if add := h.result.SparseAdd(ctx, line.Clashes); add != "" {
 		sparse = add + ", then apply again; or "

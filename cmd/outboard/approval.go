@@ -18,15 +18,18 @@ import (
 const watchEvery = 2 * time.Second
 
 func newApproval(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "approval", Short: "Calls and hosts that wait for a person, over all sessions", Args: cobra.ArbitraryArgs, RunE: groupRun}
+	cmd := &cobra.Command{Use: "approval", Short: "Calls and hosts that wait for a person, over all sessions",
+		Args: cobra.ArbitraryArgs, RunE: groupRun}
 	var all bool
 	ls := &cobra.Command{Use: "ls", Short: "List what waits", Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runApprovals(cmd.Context(), a, all) }}
 	ls.Flags().BoolVarP(&all, "all", "a", false, "answered and expired ones too")
 	var o allowing
 	var once bool
-	allow := &cobra.Command{Use: "allow ID|SESSION", Short: "Let a call run, or a host be reached", Args: exactArgs("an approval or a session"),
-		Long: "Show the whole request and ask; without a terminal it is named by its --digest, or allowed with --yes. It passes once. With\n" +
+	allow := &cobra.Command{Use: "allow ID|SESSION", Short: "Let a call run, or a host be reached",
+		Args: exactArgs("an approval or a session"),
+		Long: "Show the whole request and ask; without a terminal it is named by its --digest, or allowed with " +
+			"--yes. It passes once. With\n" +
 			"--session the same action on the same resource (a command, a path whatever is written there, an address) passes for the\n" +
 			"rest of the session, with --rule for all sessions of the agent: both for 30 days, as a grant that outboard grant rm ends. A\n" +
 			"custom tool's call is allowed once only.\n\n" +
@@ -41,10 +44,12 @@ func newApproval(a *app) *cobra.Command {
 	allow.Flags().BoolVar(&once, "once", false, "this call, or one request to the host, only (the default)")
 	o.flags(allow, "rule")
 	cmd.AddCommand(ls,
-		&cobra.Command{Use: "show ID|SESSION", Short: "Show the whole request and why it was stopped", Args: exactArgs("an approval or a session"),
+		&cobra.Command{Use: "show ID|SESSION", Short: "Show the whole request and why it was stopped",
+			Args: exactArgs("an approval or a session"),
 			RunE: func(cmd *cobra.Command, args []string) error { return runApprovalShow(cmd.Context(), a, args[0]) }},
 		allow,
-		&cobra.Command{Use: "deny ID|SESSION [WHY]", Short: "Refuse a call; the model is told why, if you say so", Args: rangeArgs(1, -1, "an approval or a session"),
+		&cobra.Command{Use: "deny ID|SESSION [WHY]", Short: "Refuse a call; the model is told why, if you say so",
+			Args: rangeArgs(1, -1, "an approval or a session"),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return runApprovalDeny(cmd.Context(), a, args[0], strings.Join(args[1:], " "))
 			}},
@@ -74,7 +79,8 @@ func approvalSummary(p client.Approval) string {
 
 // printPending prints a request that waits, whole.
 func printPending(a *app, p client.Approval) error {
-	if _, err := fmt.Fprintf(a.out, "%s  %s  %s  %s, %s old\n", p.ID, a.style().Bold(sessionName(p.SessionID)), term.Line(p.Action, 40), approvalState(p),
+	if _, err := fmt.Fprintf(a.out, "%s  %s  %s  %s, %s old\n", p.ID, a.style().Bold(sessionName(p.SessionID)),
+		term.Line(p.Action, 40), approvalState(p),
 		formatAge(time.Since(p.CreatedAt))); err != nil {
 		return err
 	}
@@ -118,7 +124,8 @@ func runApprovals(ctx context.Context, a *app, all bool) error {
 			waits++
 			continue
 		}
-		table = append(table, []string{p.ID, sessionName(p.SessionID), approvalSummary(p), term.Line(p.Why, 50), formatAge(time.Since(p.CreatedAt)), approvalState(p)})
+		table = append(table, []string{p.ID, sessionName(p.SessionID), approvalSummary(p), term.Line(p.Why, 50),
+			formatAge(time.Since(p.CreatedAt)), approvalState(p)})
 	}
 	if a.json {
 		return nil
@@ -148,13 +155,15 @@ func findApproval(ctx context.Context, c *client.Client, ref string) (client.App
 		if err != nil {
 			return p, err
 		}
-		if ref != "" && (strings.HasPrefix(p.ID, ref) || strings.HasPrefix(sessionName(p.SessionID), ref) || p.SessionID == ref) {
+		if ref != "" && (strings.HasPrefix(p.ID, ref) || strings.HasPrefix(sessionName(p.SessionID), ref) ||
+			p.SessionID == ref) {
 			found = append(found, p)
 		}
 	}
 	switch len(found) {
 	case 0:
-		return client.Approval{}, outboard.Errorf(outboard.NotFound, "nothing waits for an approval as %q", ref).WithHint("outboard approval ls lists what waits")
+		return client.Approval{}, outboard.Errorf(outboard.NotFound, "nothing waits for an approval as %q", ref).
+			WithHint("outboard approval ls lists what waits")
 	case 1:
 		return found[0], nil
 	}
@@ -162,7 +171,8 @@ func findApproval(ctx context.Context, c *client.Client, ref string) (client.App
 	for _, p := range found[:min(len(found), 5)] {
 		ids = append(ids, p.ID)
 	}
-	return client.Approval{}, outboard.Errorf(outboard.Invalid, "%q means %d approvals: %s", ref, len(found), strings.Join(ids, ", ")).
+	return client.Approval{}, outboard.Errorf(outboard.Invalid, "%q means %d approvals: %s", ref, len(found),
+		strings.Join(ids, ", ")).
 		WithHint("name one of them; outboard approval ls shows what they are")
 }
 
@@ -179,7 +189,8 @@ func runApprovalShow(ctx context.Context, a *app, ref string) error {
 	if a.json {
 		return a.object(showApprovalLine(p))
 	}
-	lines := []string{fmt.Sprintf("approval  %s  %s", p.ID, approvalState(p)), "session   " + sessionName(p.SessionID) + "  " + p.SessionID}
+	lines := []string{fmt.Sprintf("approval  %s  %s", p.ID, approvalState(p)), "session   " + sessionName(p.SessionID) +
+		"  " + p.SessionID}
 	if p.EventID != "" {
 		lines = append(lines, "call      "+term.Line(p.EventID, 0))
 	}
@@ -190,14 +201,16 @@ func runApprovalShow(ctx context.Context, a *app, ref string) error {
 	}
 	lines = append(lines, "digest    "+term.Line(p.Digest, 0), "")
 	lines = append(lines, barred(requestLines(p.Request), term.Width(a.out, 0))...)
-	if _, err = fmt.Fprintln(a.out, strings.Join(lines, "\n")); err == nil && p.State == string(outboard.ApprovalPending) {
+	if _, err = fmt.Fprintln(a.out, strings.Join(lines, "\n")); err == nil &&
+		p.State == string(outboard.ApprovalPending) {
 		a.say("hint: outboard approval allow %s, or outboard approval deny %s \"why\"", p.ID, p.ID)
 	}
 	return err
 }
 
 // mayAnswer is who an approver is.
-var mayAnswer = map[string]string{"any": "anybody", "other": "somebody else than the session's owner", "admin": "an administrator",
+var mayAnswer = map[string]string{"any": "anybody", "other": "somebody else than the session's owner",
+	"admin":       "an administrator",
 	"other_admin": "an administrator who is not the session's owner"}
 
 // approvalVotes are the lines that say who has allowed what several people must allow.
@@ -262,7 +275,8 @@ func runApprovalDeny(ctx context.Context, a *app, ref, why string) error {
 		return err
 	}
 	defer c.Close()
-	p, _, err = c.AnswerApproval(ctx, p.ID, client.ApprovalAnswer{Result: string(outboard.Deny), Message: why, Digest: p.Digest})
+	p, _, err = c.AnswerApproval(ctx, p.ID, client.ApprovalAnswer{Result: string(outboard.Deny), Message: why,
+		Digest: p.Digest})
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,8 @@ func (o *allowing) flags(cmd *cobra.Command, always string) {
 	f.StringVar(&o.digest, "digest", "", "allow the request with this digest, which show prints")
 	f.BoolVar(&o.yes, "yes", false, "allow what waits without being asked; the requests are printed")
 	f.BoolVar(&o.session, "session", false, "also the same command, path, address or host later in this session")
-	f.BoolVar(&o.always, always, false, "also in later sessions: a grant for the agent, or for a host a rule of the environment")
+	f.BoolVar(&o.always, always, false, "also in later sessions: a grant for the agent, or for a host a rule of the "+
+		"environment")
 }
 
 // check reads the flags.
@@ -52,8 +53,10 @@ const shortDigest = 12
 
 func newApprove(a *app) *cobra.Command {
 	var o allowing
-	cmd := &cobra.Command{Use: "approve SESSION [CALL]", Short: "Let the calls and hosts a session waits with pass", Args: rangeArgs(1, 2, "a session"),
-		Long: "Show each request that a session waits with, whole, and ask: once, for this session, always (the rule is shown first), deny with\n" +
+	cmd := &cobra.Command{Use: "approve SESSION [CALL]", Short: "Let the calls and hosts a session waits with pass",
+		Args: rangeArgs(1, 2, "a session"),
+		Long: "Show each request that a session waits with, whole, and ask: once, for this session, always (the " +
+			"rule is shown first), deny with\n" +
 			"a note, or not now. Without a terminal the request that was read is named by its --digest, or everything is allowed with --yes.\n" +
 			"CALL is the id of a call or approval, or the beginning of one.",
 		Example:           "  outboard approve calm-otter-7f2\n  outboard approve calm-otter-7f2 --digest 3f2a91bb04c7",
@@ -88,7 +91,8 @@ func runApprove(ctx context.Context, a *app, ref, call string, o allowing) error
 	}
 	qs = slices.DeleteFunc(qs, func(q *question) bool {
 		named := call != "" && (strings.HasPrefix(q.id(), call) || q.call != nil && strings.HasPrefix(q.call.id, call))
-		return q.custom() || call != "" && !named || o.yes && q.host() && !named // a host that nobody named does not pass unread
+		// a host that nobody named does not pass unread
+		return q.custom() || call != "" && !named || o.yes && q.host() && !named
 	})
 	if len(qs) == 0 {
 		return runAnswerAgain(ctx, a, c, s.ID, call, true, "")
@@ -101,9 +105,11 @@ func (a *app) allow(ctx context.Context, c *conn, s client.Session, qs []*questi
 	switch {
 	case o.digest != "":
 		all := len(qs)
-		qs = slices.DeleteFunc(qs, func(q *question) bool { return !strings.HasPrefix(q.approval.Digest, strings.ToLower(o.digest)) })
+		qs = slices.DeleteFunc(qs,
+			func(q *question) bool { return !strings.HasPrefix(q.approval.Digest, strings.ToLower(o.digest)) })
 		if len(qs) == 0 {
-			return outboard.Errorf(outboard.Conflict, "none of %s that %s waits with has the digest %s", count(all, "request"), sessionName(s.ID),
+			return outboard.Errorf(outboard.Conflict, "none of %s that %s waits with has the digest %s",
+				count(all, "request"), sessionName(s.ID),
 				term.Line(o.digest, 64)).WithHint("look at them again: outboard show %s", sessionName(s.ID))
 		}
 	case !o.yes && !a.interactive():
@@ -128,7 +134,8 @@ func (a *app) allow(ctx context.Context, c *conn, s client.Session, qs []*questi
 		}
 	}
 	if left > 0 {
-		return &exitError{exitApproval, outboard.Errorf(outboard.Denied, "%s undecided", count(left, "request")).WithCode("approval").
+		return &exitError{exitApproval, outboard.Errorf(outboard.Denied, "%s undecided", count(left, "request")).
+			WithCode("approval").
 			WithHint("outboard approve %s", sessionName(s.ID))}
 	}
 	return a.waitsForServer(c, sessionName(s.ID))
@@ -178,14 +185,17 @@ func unread(s client.Session, qs []*question) error {
 			return err
 		}
 	}
-	return usagef("nobody can be asked here: name the digest of what you have read, or allow all with --yes\n%s", strings.TrimRight(text.String(), "\n")).
+	return usagef("nobody can be asked here: name the digest of what you have read, or allow all with --yes\n%s",
+		strings.TrimRight(text.String(), "\n")).
 		WithHint("outboard approve %s --digest %s", sessionName(s.ID), qs[0].approval.Digest)
 }
 
 func newDeny(a *app) *cobra.Command {
-	return &cobra.Command{Use: "deny SESSION [CALL] [WHY]", Short: "Refuse the calls a session waits with", Args: rangeArgs(1, 3, "a session"),
+	return &cobra.Command{Use: "deny SESSION [CALL] [WHY]", Short: "Refuse the calls a session waits with",
+		Args:              rangeArgs(1, 3, "a session"),
 		ValidArgsFunction: a.completeSessions,
-		Long:              "Refuse the calls a session waits with, or one of them. The model is told why, if you say so.",
+		Long: "Refuse the calls a session waits with, or one of them. The model is told why, if you " +
+			"say so.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			call, why := "", ""
 			for _, arg := range args[1:] {
@@ -233,8 +243,8 @@ func answerWord(allow bool) string {
 	return "denied"
 }
 
-// runAnswerAgain answers what has an answer already: the newest one of the session, or the one that call names. The server takes the
-// same answer for a repeated one, and refuses another.
+// runAnswerAgain answers what has an answer already: the newest one of the session, or the one that call names.
+// The server takes the same answer for a repeated one, and refuses another.
 func runAnswerAgain(ctx context.Context, a *app, c *conn, id, call string, allow bool, why string) error {
 	name := sessionName(id)
 	var last wireEvent
@@ -253,16 +263,19 @@ func runAnswerAgain(ctx context.Context, a *app, c *conn, id, call string, allow
 	}
 	switch {
 	case last.ToolUseID == "" && call != "":
-		return outboard.Errorf(outboard.NotFound, "%s does not wait with a call %s", name, call).WithHint("outboard show %s", name)
+		return outboard.Errorf(outboard.NotFound, "%s does not wait with a call %s", name, call).
+			WithHint("outboard show %s", name)
 	case last.ToolUseID == "":
-		return outboard.Errorf(outboard.Conflict, "%s does not wait for an approval", name).WithHint("outboard show %s", name)
+		return outboard.Errorf(outboard.Conflict, "%s does not wait for an approval", name).
+			WithHint("outboard show %s", name)
 	}
 	if why == "" && !allow {
 		why = last.Deny // to deny again without a reason takes nothing back
 	}
 	done, err := c.Send(ctx, id, client.Confirmation(last.ToolUseID, allow, why))
 	if e, ok := errors.AsType[*outboard.Error](err); ok && e.Code == outboard.CodeAnswered {
-		return outboard.Errorf(outboard.Conflict, "%s does not wait for an approval: its last one, of %s, was %s, and that stands", name,
+		return outboard.Errorf(outboard.Conflict, "%s does not wait for an approval: its last one, of %s, was %s, "+
+			"and that stands", name,
 			last.ToolUseID, answerWord(last.Result == "allow")).WithHint("outboard logs %s", name)
 	}
 	if err != nil {

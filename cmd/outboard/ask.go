@@ -80,7 +80,8 @@ func (w *watch) talk(ctx context.Context, cancel context.CancelCauseFunc) {
 // listens reports whether somebody can answer. w.mu is held.
 func (w *watch) listens() bool { return w.lines != nil && !w.deaf }
 
-// leaveOff returns why the watch ends when its person decides nothing now: a run that waits for them ends, any other goes on.
+// leaveOff returns why the watch ends when its person decides nothing now: a run that waits for them ends, any
+// other goes on.
 func (w *watch) leaveOff() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -149,7 +150,8 @@ func (w *watch) command(ctx context.Context, q *question, word, rest string) err
 		return w.reply(ctx, q, map[string]string{"allow": "y", "deny": "n"}[word]+" "+rest)
 	}
 	known := []string{"help", "stop", "ask", "allow", "deny", "quit", "later"}
-	return usagef("there is no /%s", term.Line(word, 40)).WithHint("%s/help lists what there is; //%s is sent as a message", meant("/", word, known), word)
+	return usagef("there is no /%s", term.Line(word, 40)).WithHint("%s/help lists what there is; //%s is sent as a "+
+		"message", meant("/", word, known), word)
 }
 
 // askAll asks what the session waits for, and about hosts it was refused.
@@ -226,7 +228,8 @@ func (w *watch) question() (*question, int) {
 // reply answers a question with a line, and asks the next one.
 func (w *watch) reply(ctx context.Context, q *question, line string) error {
 	w.mu.Lock()
-	if strings.TrimSpace(line) == "" && q.scope == "" && q.shown == len(q.lines) { // the question stands, and what is typed next answers it
+	// the question stands, and what is typed next answers it
+	if strings.TrimSpace(line) == "" && q.scope == "" && q.shown == len(q.lines) {
 		w.mu.Unlock()
 		return nil
 	}
@@ -284,7 +287,8 @@ func (w *watch) again(q *question) {
 	}
 }
 
-// lookForHosts learns which hosts the session was refused and nobody has decided about. A person is asked; else each is a row.
+// lookForHosts learns which hosts the session was refused and nobody has decided about. A person is asked; else
+// each is a row.
 func (w *watch) lookForHosts(ctx context.Context) error {
 	var hosts []client.Approval
 	for p, err := range w.c.Approvals(ctx, w.id, false) {

@@ -12,7 +12,8 @@ import (
 )
 
 func newAttach(a *app) *cobra.Command {
-	return &cobra.Command{Use: "attach SESSION", Short: "Watch a session and talk to it", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
+	return &cobra.Command{Use: "attach SESSION", Short: "Watch a session and talk to it", Args: exactArgs("a session"),
+		ValidArgsFunction: a.completeSessions,
 		Long: "Show what a session has done and does, until it rests.\n\n" +
 			"On a terminal it stays: what you type is sent when you press Enter, /stop interrupts, /quit or Ctrl-C detaches, /help says\n" +
 			"more. While the session waits for you, the whole request is shown and what you type is the answer: y once, s for this\n" +
@@ -74,7 +75,8 @@ func attachPlain(ctx context.Context, a *app, w *watch) error {
 	return w.conclude(ctx, a, rest)
 }
 
-// conclude says how the session rests, by the exit code and for machines. One that has ended, or has never run, is in order.
+// conclude says how the session rests, by the exit code and for machines. One that has ended, or has never run,
+// is in order.
 func (w *watch) conclude(ctx context.Context, a *app, rest string) error {
 	line := resultLine{Type: "result", Session: w.id, Name: sessionName(w.id), Stop: rest, Calls: w.tl.done,
 		Seconds: w.tl.newest.Sub(w.tl.begun).Seconds(), Exit: restCode(rest)}

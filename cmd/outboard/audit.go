@@ -24,7 +24,8 @@ type auditFilter struct {
 }
 
 func newAudit(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "audit", Short: "See, check and export the record of every effect", Args: cobra.ArbitraryArgs, RunE: groupRun}
+	cmd := &cobra.Command{Use: "audit", Short: "See, check and export the record of every effect",
+		Args: cobra.ArbitraryArgs, RunE: groupRun}
 	var f auditFilter
 	ls := &cobra.Command{Use: "ls", Short: "List records, the newest last", Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAuditList(cmd.Context(), a, f) }}
@@ -32,14 +33,18 @@ func newAudit(a *app) *cobra.Command {
 	ls.Flags().IntVarP(&f.limit, "limit", "n", 50, "how many of the newest")
 	var out string
 	export := &cobra.Command{Use: "export", Short: "Write every record, as JSON lines", Args: exactArgs(),
-		Long: "Write every record once, in order, one JSON object per line in the shape of OCSF 1.3. What ties a record to the log is in it too,\n" +
+		Long: "Write every record once, in order, one JSON object per line in the shape of OCSF 1.3. What ties a " +
+			"record to the log is in it too,\n" +
 			"so outboard audit verify --file checks the export anywhere.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAuditExport(cmd.Context(), a, out) }}
 	export.Flags().StringVarP(&out, "output", "o", "-", "file, or - for standard output")
 	var key bool
-	checkpoint := &cobra.Command{Use: "checkpoint", Short: "Sign the audit as it is now, and print the signature", Args: exactArgs(),
-		Long: "Sign the number of records and the root of their tree, and print the signed note. Keep notes where neither the database nor the\n" +
-			"data directory reaches: outboard audit verify --checkpoint FILE holds the log against any of them. --key prints the public key.",
+	checkpoint := &cobra.Command{Use: "checkpoint", Short: "Sign the audit as it is now, and print the signature",
+		Args: exactArgs(),
+		Long: "Sign the number of records and the root of their tree, and print the signed note. Keep notes where " +
+			"neither the database nor the\n" +
+			"data directory reaches: outboard audit verify --checkpoint FILE holds the log against any of them. " +
+			"--key prints the public key.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAuditCheckpoint(cmd.Context(), a, key) }}
 	checkpoint.Flags().BoolVar(&key, "key", false, "print the public key that checks the notes")
 	cmd.AddCommand(ls, newAuditVerify(a), export, checkpoint, newAuditRedact(a))
@@ -60,7 +65,8 @@ func (f *auditFilter) flags(cmd *cobra.Command) {
 // query is the filter as the API takes it.
 func (f *auditFilter) query(order string, page int) (url.Values, error) {
 	q := url.Values{"order": {order}, "limit": {strconv.Itoa(page)}}
-	for name, value := range map[string]string{"actor": f.actor, "action": f.action, "decision": f.decision, "text": f.text} {
+	for name, value := range map[string]string{"actor": f.actor, "action": f.action, "decision": f.decision,
+		"text": f.text} {
 		if value != "" {
 			q.Set(name, value)
 		}
@@ -74,7 +80,8 @@ func (f *auditFilter) query(order string, page int) (url.Values, error) {
 			at, err = time.Now().Add(-ago), nil
 		}
 		if err != nil {
-			return nil, usagef("--%s: %q is not a time", name, value).WithHint("2006-01-02T15:04:05Z, or a duration ago such as 2h")
+			return nil, usagef("--%s: %q is not a time", name, value).
+				WithHint("2006-01-02T15:04:05Z, or a duration ago such as 2h")
 		}
 		q.Set(name, at.UTC().Format(time.RFC3339))
 	}
@@ -114,7 +121,8 @@ func runAuditList(ctx context.Context, a *app, f auditFilter) error {
 				return err
 			}
 		}
-		rows = append(rows, []string{strconv.FormatInt(r.Num, 10), r.At.Format(time.RFC3339), r.Decision, r.Actor, r.Action, r.Resource, r.Rule})
+		rows = append(rows, []string{strconv.FormatInt(r.Num, 10), r.At.Format(time.RFC3339), r.Decision, r.Actor,
+			r.Action, r.Resource, r.Rule})
 	}
 	if a.json || len(rows) == 0 {
 		return nil
@@ -155,21 +163,26 @@ func newAuditRedact(a *app) *cobra.Command {
 	var f auditFilter
 	var fields []string
 	var why string
-	cmd := &cobra.Command{Use: "redact [RECORD...]", Short: "Take the text of records out for good", Args: cobra.ArbitraryArgs,
-		Long: "Take fields out of records: those with the given numbers, or all that the filters select. The hashes stay, so the log still\n" +
-			"verifies, and a record says who did it, to which records and why. There is no way back. Backups and exports are not changed.",
+	cmd := &cobra.Command{Use: "redact [RECORD...]", Short: "Take the text of records out for good",
+		Args: cobra.ArbitraryArgs,
+		Long: "Take fields out of records: those with the given numbers, or all that the filters select. The hashes " +
+			"stay, so the log still\n" +
+			"verifies, and a record says who did it, to which records and why. There is no way back. Backups and " +
+			"exports are not changed.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runAuditRedact(cmd.Context(), a, args, f, fields, why)
 		}}
 	f.flags(cmd)
-	cmd.Flags().StringSliceVar(&fields, "field", []string{"actor", "resource", "detail"}, "field to take out: "+strings.Join(audit.Fields, ", "))
+	cmd.Flags().StringSliceVar(&fields, "field", []string{"actor", "resource", "detail"},
+		"field to take out: "+strings.Join(audit.Fields, ", "))
 	cmd.Flags().StringVar(&why, "why", "", "the reason, for the record")
 	return cmd
 }
 
 func runAuditRedact(ctx context.Context, a *app, args []string, f auditFilter, fields []string, why string) error {
 	if why == "" {
-		return usagef("--why is missing").WithHint("the record of a redaction says who asked for it and on what grounds")
+		return usagef("--why is missing").
+			WithHint("the record of a redaction says who asked for it and on what grounds")
 	}
 	var nums []int64
 	for _, arg := range args {
@@ -225,7 +238,8 @@ func runAuditExport(ctx context.Context, a *app, out string) (err error) {
 	if out != "-" {
 		f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // it is nobody else's to read
 		if os.IsExist(err) {
-			return outboard.Errorf(outboard.Conflict, "a file is already there: %s", term.Line(out, 0)).WithHint("-o FILE names another place")
+			return outboard.Errorf(outboard.Conflict, "a file is already there: %s", term.Line(out, 0)).
+				WithHint("-o FILE names another place")
 		}
 		if err != nil {
 			return err

@@ -24,8 +24,10 @@ type verifyOptions struct {
 
 func newAuditVerify(a *app) *cobra.Command {
 	var opt verifyOptions
-	cmd := &cobra.Command{Use: "verify", Short: "Find the first record that is not as it was written", Args: exactArgs(),
-		Long: "Read the whole log, or an export of it, and hold it against itself, against what the data directory remembers of it, and against\n" +
+	cmd := &cobra.Command{Use: "verify", Short: "Find the first record that is not as it was written",
+		Args: exactArgs(),
+		Long: "Read the whole log, or an export of it, and hold it against itself, against what the data directory " +
+			"remembers of it, and against\n" +
 			"signed checkpoints that were kept elsewhere. Exit 0: nothing was deleted, changed, moved, repeated or cut off. Exit 1: something\n" +
 			"was, and the first such record is named.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAuditVerify(cmd.Context(), a, opt) }}
@@ -113,7 +115,8 @@ func (o *verifyOptions) trust(a *app, here bool) (audit.Trust, func(), error) {
 			return t, done, outboard.Errorf(outboard.NotFound, "reading a checkpoint: %w", err)
 		}
 		if key == "" {
-			return t, done, usagef("--checkpoint needs --key: there is no key in %s", server.AuditDir(data)).WithHint("outboard audit checkpoint --key prints it")
+			return t, done, usagef("--checkpoint needs --key: there is no key in %s", server.AuditDir(data)).
+				WithHint("outboard audit checkpoint --key prints it")
 		}
 		c, err := audit.Open(key, text)
 		if err != nil {
@@ -154,7 +157,8 @@ func showReport(a *app, r audit.Report, checkpoints int) error {
 		if r.Bad.Num <= 1 {
 			good = ""
 		}
-		return outboard.Errorf(outboard.Internal, "%s", r.Bad.Text).WithHint("%sdocs/reference/audit.md says how to go on", good)
+		return outboard.Errorf(outboard.Internal, "%s", r.Bad.Text).
+			WithHint("%sdocs/reference/audit.md says how to go on", good)
 	}
 	if a.json {
 		return nil

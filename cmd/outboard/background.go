@@ -41,7 +41,8 @@ func serverLogPath(data string) string { return filepath.Join(data, "server.log"
 
 // foregroundFlag adds --foreground to a command that needs work done.
 func foregroundFlag(f *pflag.FlagSet, a *app) {
-	f.BoolVar(&a.foreground, "foreground", false, "where no server runs, work in this command and stop with it, without a background server")
+	f.BoolVar(&a.foreground, "foreground", false, "where no server runs, work in this command and stop with it, "+
+		"without a background server")
 }
 
 // inBackground reports whether a command that needs work done leaves it to a background server.
@@ -92,7 +93,8 @@ func startBackground(ctx context.Context, data string, idle time.Duration) error
 		return dataError(data, err)
 	}
 	defer log.Close()
-	cmd := exec.Command(exe, "serve", "--background", "--idle", idle.String(), "--listen", "127.0.0.1:0", "--e2b", "off", "--ssh", "off",
+	cmd := exec.Command(exe, "serve", "--background", "--idle", idle.String(), "--listen", "127.0.0.1:0", "--e2b",
+		"off", "--ssh", "off",
 		"--data", data, "--json")
 	cmd.Stderr = log
 	cmd.Env = append(os.Environ(), "OUTBOARD_URL=", "OUTBOARD_LISTEN=")
@@ -115,7 +117,8 @@ func startBackground(ctx context.Context, data string, idle time.Duration) error
 		}
 		return notStarted(data, from, cmd.Wait())
 	case <-t.C:
-		err = outboard.Errorf(outboard.Unavailable, "the server for %s does not answer", data).WithHint("its log is %s", serverLogPath(data))
+		err = outboard.Errorf(outboard.Unavailable, "the server for %s does not answer", data).
+			WithHint("its log is %s", serverLogPath(data))
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
@@ -175,9 +178,11 @@ func notStarted(data string, from int64, ended error) error {
 		}
 	}
 	if json.Unmarshal(lines[len(lines)-1], &last) == nil && last.Error.Message != "" {
-		return &exitError{last.Error.Exit, outboard.Errorf(outboard.Unavailable, "%s", last.Error.Message).WithHint("%s", last.Error.Hint)}
+		return &exitError{last.Error.Exit, outboard.Errorf(outboard.Unavailable, "%s", last.Error.Message).
+			WithHint("%s", last.Error.Hint)}
 	}
-	return outboard.Errorf(outboard.Unavailable, "the server for %s did not start: %v", data, ended).WithHint("its log is %s", serverLogPath(data))
+	return outboard.Errorf(outboard.Unavailable, "the server for %s did not start: %v", data, ended).
+		WithHint("its log is %s", serverLogPath(data))
 }
 
 // stopWait is how long a server may take to end when it is asked to.
@@ -201,7 +206,8 @@ func (a *app) reach(ctx context.Context, data, key string, at address) (*conn, e
 	if gone, bad := awaitEnd(ctx, data, at, firstLook); gone || bad != nil {
 		return nil, bad
 	}
-	return nil, outboard.Errorf(outboard.Unavailable, "the server of %s lives (process %d at %s), and it cannot be talked to: %w", data, at.PID, at.URL, err).
+	return nil, outboard.Errorf(outboard.Unavailable, "the server of %s lives (process %d at %s), and it cannot be "+
+		"talked to: %w", data, at.PID, at.URL, err).
 		WithHint("kill %d ends it; then start it again, or set OUTBOARD_URL to where it answers", at.PID)
 }
 

@@ -26,12 +26,15 @@ type benchOptions struct {
 
 func newBench(a *app) *cobra.Command {
 	var opt benchOptions
-	cmd := &cobra.Command{Use: "bench {log|exec|turn|sandbox|sessions|policy|egress|kill}", Short: "Measure against this machine's own floors",
-		Long: "bench prints one row per figure, beside a floor measured in the same run: log (durable appends), exec (one call in a\n" +
+	cmd := &cobra.Command{Use: "bench {log|exec|turn|sandbox|sessions|policy|egress|kill}",
+		Short: "Measure against this machine's own floors",
+		Long: "bench prints one row per figure, beside a floor measured in the same run: log (durable appends), " +
+			"exec (one call in a\n" +
 			"live sandbox), turn (a whole turn with one call), sandbox (making,\n" +
 			"freezing and destroying sandboxes, beside crun, runc, runsc, bwrap and docker where they are installed), sessions (memory of idle ones, turns of a crowd),\n" +
 			"policy (a decision under 50 policies), egress (requests through the gateway beside direct ones, audit records),\n" +
-			"kill (the end of a sandbox with 300 processes, of a credential and of a session at another server's gateway).",
+			"kill (the end of a sandbox with 300 processes, of a credential and of a session at another server's " +
+			"gateway).",
 		Args:      exactArgs("log, exec, turn, sandbox, sessions, policy, egress or kill"),
 		ValidArgs: []string{"log", "exec", "turn", "sandbox", "sessions", "policy", "egress", "kill"},
 		RunE:      func(cmd *cobra.Command, args []string) error { return runBench(cmd.Context(), a, args[0], opt) }}
@@ -43,7 +46,8 @@ func newBench(a *app) *cobra.Command {
 	spanVar(f, &opt.span, "span", 3*time.Second, "how long each row of log appends")
 	f.IntVar(&opt.idle, "idle", 10_000, "idle sessions")
 	f.IntVar(&opt.crowd, "crowd", 1000, "sandboxes that live at once")
-	f.StringSliceVar(&opt.parts, "part", nil, "of sandbox only these: create, warm, live, crowd, layers, rest, technologies, peers")
+	f.StringSliceVar(&opt.parts, "part", nil, "of sandbox only these: create, warm, live, crowd, layers, rest, "+
+		"technologies, peers")
 	f.IntVar(&opt.run, "running", 500, "running sessions")
 	return cmd
 }
@@ -91,7 +95,9 @@ func measure(ctx context.Context, a *app, what, dir string, opt benchOptions) ([
 	case "sandbox":
 		return bench.Sandbox(ctx, bench.SandboxConfig{HandsConfig: hands, Crowd: opt.crowd, Parts: opt.parts})
 	case "sessions":
-		return bench.Sessions(ctx, bench.SessionsConfig{HandsConfig: hands, Idle: opt.idle, Running: opt.run, Turns: 10})
+		return bench.Sessions(ctx, bench.SessionsConfig{HandsConfig: hands, Idle: opt.idle, Running: opt.run,
+			Turns: 10})
 	}
-	return nil, usagef("there is no bench %q", what).WithHint("outboard bench log|exec|turn|sandbox|sessions|policy|egress|kill")
+	return nil, usagef("there is no bench %q", what).
+		WithHint("outboard bench log|exec|turn|sandbox|sessions|policy|egress|kill")
 }

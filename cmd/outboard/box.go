@@ -19,8 +19,10 @@ import (
 )
 
 func newBox(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "box", Short: "Make and use sandboxes without a session", RunE: groupRun, Args: cobra.ArbitraryArgs,
-		Long: "Make and use sandboxes of your own, with no agent in them. Programs that speak the E2B API see the same ones (docs/reference/compat.md).\n" +
+	cmd := &cobra.Command{Use: "box", Short: "Make and use sandboxes without a session", RunE: groupRun,
+		Args: cobra.ArbitraryArgs,
+		Long: "Make and use sandboxes of your own, with no agent in them. Programs that speak the E2B API see the " +
+			"same ones (docs/reference/compat.md).\n" +
 			"A BOX is an id, or the beginning of one."}
 	cmd.AddCommand(newBoxList(a), newBoxCreate(a), newBoxExec(a), newBoxSSH(a), newBoxCopy(a), newBoxRemove(a))
 	return cmd
@@ -62,7 +64,8 @@ func runBoxList(ctx context.Context, a *app) error {
 		for k, v := range b.Metadata {
 			meta = append(meta, k+"="+v)
 		}
-		rows = append(rows, []string{b.ID, b.State, formatAge(time.Since(b.CreatedAt)), left, b.Template, term.Line(strings.Join(meta, " "), 40)})
+		rows = append(rows, []string{b.ID, b.State, formatAge(time.Since(b.CreatedAt)), left, b.Template,
+			term.Line(strings.Join(meta, " "), 40)})
 	}
 	if a.json {
 		return nil
@@ -88,10 +91,12 @@ func newBoxCreate(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "create", Short: "Make a box", Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runBoxCreate(cmd.Context(), a, &o) }}
 	f := cmd.Flags()
-	f.StringVar(&o.template, "template", o.template, "what it is made from: base, a snapshot, or a template (NAME or NAME:TAG)")
+	f.StringVar(&o.template, "template", o.template, "what it is made from: base, a snapshot, or a template (NAME "+
+		"or NAME:TAG)")
 	f.StringVar(&o.image, "image", "", "OCI image it begins with, instead of the host's programs")
 	spanVar(f, &o.ttl, "ttl", o.ttl, "how long it lives")
-	f.BoolVar(&o.pause, "pause", false, "pause it then, instead of removing it; any use wakes it, for 5 minutes at least")
+	f.BoolVar(&o.pause, "pause", false, "pause it then, instead of removing it; any use wakes it, for 5 minutes at "+
+		"least")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE in the environment of every process")
 	f.StringArrayVarP(&o.meta, "metadata", "m", nil, "NAME=VALUE to find it by")
 	return cmd
@@ -112,7 +117,8 @@ func runBoxCreate(ctx context.Context, a *app, o *boxCreateOptions) error {
 	}
 	defer c.Close()
 	end := map[bool]string{false: "kill", true: "pause"}[o.pause]
-	body := map[string]any{"template": o.template, "timeout_seconds": int64(o.ttl.Seconds()), "on_timeout": end, "env": env, "metadata": meta}
+	body := map[string]any{"template": o.template, "timeout_seconds": int64(o.ttl.Seconds()), "on_timeout": end,
+		"env": env, "metadata": meta}
 	if o.image != "" {
 		body["image"] = o.image
 	}
@@ -166,7 +172,8 @@ func findBox(ctx context.Context, c *client.Client, ref string) (client.Box, err
 }
 
 func newBoxRemove(a *app) *cobra.Command {
-	return &cobra.Command{Use: "rm BOX...", Short: "Remove boxes with everything in them", Args: rangeArgs(1, -1, "a box"),
+	return &cobra.Command{Use: "rm BOX...", Short: "Remove boxes with everything in them",
+		Args: rangeArgs(1, -1, "a box"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect(cmd.Context(), needThere)
 			if err != nil {
@@ -184,8 +191,10 @@ func newBoxRemove(a *app) *cobra.Command {
 }
 
 func newBoxCopy(a *app) *cobra.Command {
-	return &cobra.Command{Use: "cp FROM TO", Short: "Copy a file into a box or out of it", Args: exactArgs("what to copy", "where to"),
-		Long: "Copy a file. One of FROM and TO is BOX:PATH, the other a path of this machine, or - for standard input or output.\n" +
+	return &cobra.Command{Use: "cp FROM TO", Short: "Copy a file into a box or out of it",
+		Args: exactArgs("what to copy", "where to"),
+		Long: "Copy a file. One of FROM and TO is BOX:PATH, the other a path of this machine, or - for standard " +
+			"input or output.\n" +
 			"A copy is whole, or leaves what was there before.\n" +
 			"For directories: outboard box exec BOX -- tar -C DIR -cf - . | tar -xf -",
 		RunE: func(cmd *cobra.Command, args []string) error { return runBoxCopy(cmd.Context(), a, args[0], args[1]) }}
@@ -263,8 +272,8 @@ func (a *app) copyOut(ctx context.Context, c *client.Client, ref, from, to strin
 	})
 }
 
-// keepWhole makes a file what fill writes, or leaves what was there: a copy that broke off must not look like one. What is no regular file, such
-// as a device or a pipe, is written to as it is.
+// keepWhole makes a file what fill writes, or leaves what was there: a copy that broke off must not look like
+// one. What is no regular file, such as a device or a pipe, is written to as it is.
 func keepWhole(name string, fill func(io.Writer) error) error {
 	making := func(err error) error { return outboard.Errorf(outboard.Invalid, "making the copy: %w", err) }
 	mode := os.FileMode(0o644)

@@ -22,8 +22,10 @@ type boxExecOptions struct {
 
 func newBoxExec(a *app) *cobra.Command {
 	var o boxExecOptions
-	cmd := &cobra.Command{Use: "exec [flags] BOX [--] COMMAND [ARG...]", Short: "Run a program in a box", Args: rangeArgs(2, -1, "a box", "a command"),
-		Long: "Run a program in a box and end with its exit code, or 128 and the number of the signal that ended it. What it says is made harmless on a terminal, unless -t gives it one.",
+	cmd := &cobra.Command{Use: "exec [flags] BOX [--] COMMAND [ARG...]", Short: "Run a program in a box",
+		Args: rangeArgs(2, -1, "a box", "a command"),
+		Long: "Run a program in a box and end with its exit code, or 128 and the number of the signal that ended " +
+			"it. What it says is made harmless on a terminal, unless -t gives it one.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args[1] == "--" && len(args) > 2 {
 				args = append(args[:1:1], args[2:]...)
@@ -103,7 +105,9 @@ func (x *boxExec) run(ctx context.Context, body any) error {
 		case "process.started":
 			x.pid = e.Pid
 			if x.o.input {
-				go x.feed(ctx) // ends with standard input, which nobody can take away from a read; the process ends soon after us
+				// ends with standard input, which nobody can take away from a read; the process ends soon after
+				// us
+				go x.feed(ctx)
 			}
 			if x.o.tty {
 				stop := term.OnResize(func() {
@@ -125,7 +129,8 @@ func (x *boxExec) run(ctx context.Context, body any) error {
 			x.a.say("some output came too fast and was lost")
 		case "process.ended":
 			if e.MemoryLimit != 0 {
-				x.a.say("the box's memory limit of %s was hit, and the kernel ended a program", formatBytes(e.MemoryLimit))
+				x.a.say("the box's memory limit of %s was hit, and the kernel ended a program",
+					formatBytes(e.MemoryLimit))
 			}
 			return ended(e)
 		}
@@ -138,7 +143,8 @@ func (x *boxExec) interrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil && x.pid != 0 {
 		x.end(ctx)
 	}
-	if x.pid != 0 && ctx.Err() == nil { // whatever it was: the code of the program is not known, and this is none of its own
+	// whatever it was: the code of the program is not known, and this is none of its own
+	if x.pid != 0 && ctx.Err() == nil {
 		return &exitError{exitTransport, err}
 	}
 	return shellCode(err)
@@ -175,7 +181,8 @@ func (x *boxExec) end(ctx context.Context) {
 // ended turns a program's end into an exit code, as a shell does.
 func ended(e client.ProcessEvent) error {
 	if e.ExitCode == nil {
-		return &exitError{code: 128 + e.SignalNo, err: outboard.Errorf(outboard.Canceled, "the program was ended by a signal: %s", e.Signal)}
+		return &exitError{code: 128 + e.SignalNo, err: outboard.Errorf(outboard.Canceled,
+			"the program was ended by a signal: %s", e.Signal)}
 	}
 	if *e.ExitCode != 0 {
 		return &exitError{code: *e.ExitCode}

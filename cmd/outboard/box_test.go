@@ -20,7 +20,8 @@ func copying(t *testing.T, from, to string) (code int, errs string) {
 	mux.HandleFunc("GET /v1/boxes", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"data":[{"id":"boxa","state":"running"}]}`)
 	})
-	mux.HandleFunc("GET /v1/boxes/boxa", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"id":"boxa","state":"running"}`) })
+	mux.HandleFunc("GET /v1/boxes/boxa",
+		func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"id":"boxa","state":"running"}`) })
 	mux.HandleFunc("GET /v1/boxes/boxa/files/content", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "8")
 		if r.URL.Query().Get("path") == "whole" {
@@ -35,7 +36,8 @@ func copying(t *testing.T, from, to string) (code int, errs string) {
 	defer srv.Close()
 	var out, e bytes.Buffer
 	vars := map[string]string{"OUTBOARD_URL": srv.URL, "OUTBOARD_API_KEY": "key", "OUTBOARD_DATA": t.TempDir()}
-	code = run([]string{"box", "cp", "boxa:" + from, to}, strings.NewReader(""), &out, &e, func(name string) string { return vars[name] })
+	code = run([]string{"box", "cp", "boxa:" + from, to}, strings.NewReader(""), &out, &e,
+		func(name string) string { return vars[name] })
 	return code, e.String()
 }
 
@@ -134,15 +136,18 @@ func TestBoxExecMemoryLimit(t *testing.T) {
 		mux.HandleFunc("GET /v1/boxes", func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, `{"data":[{"id":"boxa","state":"running"}]}`)
 		})
-		mux.HandleFunc("GET /v1/boxes/boxa", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"id":"boxa","state":"running"}`) })
+		mux.HandleFunc("GET /v1/boxes/boxa",
+			func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"id":"boxa","state":"running"}`) })
 		mux.HandleFunc("POST /v1/boxes/boxa/processes", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
-			fmt.Fprintf(w, "data: {\"type\":\"process.started\",\"pid\":7,\"cursor\":0}\n\ndata: {\"type\":\"process.ended\",\"cursor\":0,\"signal\":\"killed\",\"signal_number\":9%s}\n\n", limit)
+			fmt.Fprintf(w, "data: {\"type\":\"process.started\",\"pid\":7,\"cursor\":0}\n\ndata: "+
+				"{\"type\":\"process.ended\",\"cursor\":0,\"signal\":\"killed\",\"signal_number\":9%s}\n\n", limit)
 		})
 		srv := httptest.NewServer(mux)
 		var out, errs bytes.Buffer
 		vars := map[string]string{"OUTBOARD_URL": srv.URL, "OUTBOARD_API_KEY": "key", "OUTBOARD_DATA": t.TempDir()}
-		code := run([]string{"box", "exec", "boxa", "--", "big"}, strings.NewReader(""), &out, &errs, func(name string) string { return vars[name] })
+		code := run([]string{"box", "exec", "boxa", "--", "big"}, strings.NewReader(""), &out, &errs,
+			func(name string) string { return vars[name] })
 		srv.Close()
 		said := strings.Contains(errs.String(), "the box's memory limit of 128.0 MiB was hit")
 		if code != 137 || !strings.Contains(errs.String(), "ended by a signal: killed") || said != (limit != "") {

@@ -35,7 +35,9 @@ func (h *heard) last() string {
 func (o *online) curl(box, address string) string {
 	o.t.Helper()
 	var out strings.Builder
-	for e, err := range o.c.StartProcess(o.t.Context(), box, map[string]any{"argv": []string{"curl", "-s", "--noproxy", "", "-m", "20", "-H", "X-Key: of-the-client", address}}) {
+	for e, err := range o.c.StartProcess(o.t.Context(), box,
+		map[string]any{"argv": []string{"curl", "-s", "--noproxy", "", "-m", "20", "-H", "X-Key: of-the-client",
+			address}}) {
 		if err != nil {
 			o.t.Fatal(err)
 		}
@@ -44,8 +46,9 @@ func (o *online) curl(box, address string) string {
 	return out.String()
 }
 
-// If this fails, a rule of the E2B API to set a header is not kept on the wire, its value gets into the sandbox, the database, the log or an
-// answer, another box or a fork gets it, or it stays when the box was killed or has other rules.
+// If this fails, a rule of the E2B API to set a header is not kept on the wire, its value gets into the sandbox,
+// the database, the log or an answer, another box or a fork gets it, or it stays when the box was killed or has
+// other rules.
 func TestBoxHeaders(t *testing.T) {
 	const key = "the-value-of-a-header-that-is-secret"
 	o := startOnline(t, config.Boxes{Networking: "unrestricted"})
@@ -60,17 +63,20 @@ func TestBoxHeaders(t *testing.T) {
 	at, _ := url.Parse(up.URL)
 	o.s.Stop()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: up.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: up.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	var log lockedBuffer
-	o.cfg.Egress.CAFiles, o.log = []string{ca}, slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	o.cfg.Egress.CAFiles, o.log = []string{ca}, slog.New(slog.NewJSONHandler(&log,
+		&slog.HandlerOptions{Level: slog.LevelDebug}))
 	o.start()
 	address := "https://127.0.0.1:" + at.Port() + "/x"
 	const rules = `"rules":{"127.0.0.1":[{"transform":{"headers":{"x-key":"` + key + `"}}}]}`
 	box, plain := o.box(`{"templateID":"base","network":{`+rules+`}}`), o.box(`{"templateID":"base"}`)
 
-	for id, want := range map[string]string{box: `{"template":"base","headers":{"127.0.0.1":["X-Key"]}}`, plain: `{"template":"base"}`} {
+	for id, want := range map[string]string{box: `{"template":"base","headers":{"127.0.0.1":["X-Key"]}}`,
+		plain: `{"template":"base"}`} {
 		said, err := o.s.Store.AuditRecords(t.Context(), store.AuditQuery{Action: "box.create", Text: id, Limit: 2})
 		if err != nil || len(said) != 1 || string(said[0].Detail) != want {
 			t.Errorf("of a new box the audit says %v, %v; want %s", said, err, want)
@@ -79,13 +85,15 @@ func TestBoxHeaders(t *testing.T) {
 	if text := o.curl(plain, address); got.last() != "of-the-client" || !strings.Contains(text, "of-the-client") {
 		t.Fatalf("the control: the server was sent %q, the client %q", got.last(), text)
 	}
-	if text := o.curl(box, address); got.last() != key || strings.Contains(text, key) || !strings.Contains(text, "you said") {
+	if text := o.curl(box, address); got.last() != key || strings.Contains(text, key) ||
+		!strings.Contains(text, "you said") {
 		t.Errorf("the server was sent %q, the client %q", got.last(), text)
 	}
 	if text := o.curl(box, "http://127.0.0.1:"+o.port+"/x"); !strings.Contains(text, "over https only") {
 		t.Errorf("in the clear: %q", text)
 	}
-	if status := o.call("PUT", "/sandboxes/"+box+"/network", `{`+rules+`}`, nil); status != http.StatusNoContent { // the same again, sealed anew
+	// the same again, sealed anew
+	if status := o.call("PUT", "/sandboxes/"+box+"/network", `{`+rules+`}`, nil); status != http.StatusNoContent {
 		t.Errorf("setting the rules again: %d", status)
 	}
 	var detail map[string]any
@@ -98,7 +106,8 @@ func TestBoxHeaders(t *testing.T) {
 			SandboxID string `json:"sandboxID"`
 		} `json:"sandbox"`
 	}
-	if status := o.call("POST", "/sandboxes/"+box+"/fork", `{"timeout":300}`, &forks); status != http.StatusCreated || len(forks) != 1 {
+	if status := o.call("POST", "/sandboxes/"+box+"/fork", `{"timeout":300}`, &forks); status != http.StatusCreated ||
+		len(forks) != 1 {
 		t.Fatalf("forking: %d %+v", status, forks)
 	}
 	if o.curl(forks[0].Sandbox.SandboxID, address); got.last() != "of-the-client" {
@@ -126,7 +135,8 @@ func TestBoxHeaders(t *testing.T) {
 		},
 		func(id string) {
 			o.call("POST", "/sandboxes/"+id+"/timeout", `{"timeout":0}`, nil)
-			for until := time.Now().Add(time.Minute); o.call("GET", "/sandboxes/"+id, "", nil) != http.StatusNotFound && time.Now().Before(until); {
+			for until := time.Now().Add(time.Minute); o.call("GET", "/sandboxes/"+id, "", nil) != http.StatusNotFound &&
+				time.Now().Before(until); {
 				time.Sleep(20 * time.Millisecond) // its time is over; the server looks every second
 			}
 		},
@@ -147,7 +157,8 @@ func TestBoxHeaders(t *testing.T) {
 func (o *online) wantSealed(want int, when string) {
 	o.t.Helper()
 	list, err := o.s.Store.BoxCredentials(o.t.Context(), time.Now().Add(time.Hour))
-	for until := time.Now().Add(time.Minute); err == nil && len(list) > want && time.Now().Before(until); { // the row of a box whose time is over goes first
+	// the row of a box whose time is over goes first
+	for until := time.Now().Add(time.Minute); err == nil && len(list) > want && time.Now().Before(until); {
 		time.Sleep(20 * time.Millisecond)
 		list, err = o.s.Store.BoxCredentials(o.t.Context(), time.Now().Add(time.Hour))
 	}

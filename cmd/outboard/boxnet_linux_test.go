@@ -40,13 +40,17 @@ type online struct {
 
 func startOnline(t *testing.T, most config.Boxes) *online {
 	t.Helper()
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "up", r.URL.Path) }))
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		fmt.Fprintln(w, "up", r.URL.Path)
+	}))
 	t.Cleanup(up.Close)
 	at, err := url.Parse(up.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &online{t: t, data: t.TempDir(), port: at.Port(), cfg: &config.Config{Egress: config.Egress{PrivateNetworks: []string{"127.0.0.0/8"}, Boxes: most}}}
+	o := &online{t: t, data: t.TempDir(), port: at.Port(),
+		cfg: &config.Config{Egress: config.Egress{PrivateNetworks: []string{"127.0.0.0/8"}, Boxes: most}}}
 	o.start()
 	t.Cleanup(func() {
 		o.s.Stop()
@@ -61,9 +65,10 @@ func startOnline(t *testing.T, most config.Boxes) *online {
 func (o *online) start() {
 	o.t.Helper()
 	var err error
-	o.s, err = startServer(context.Background(), server.Config{Data: o.data, Config: o.cfg, Env: func(name string) string {
-		return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
-	}, Logger: o.log, Serve: true, Work: true, Listen: "127.0.0.1:0", E2B: "127.0.0.1:0", Grace: time.Second, Resolve: o.resolve})
+	o.s, err = startServer(context.Background(), server.Config{Data: o.data, Config: o.cfg,
+		Env: func(name string) string {
+			return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
+		}, Logger: o.log, Serve: true, Work: true, Listen: "127.0.0.1:0", E2B: "127.0.0.1:0", Grace: time.Second, Resolve: o.resolve})
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -141,8 +146,9 @@ func (o *online) want(box, host, status string) {
 	}
 }
 
-// If this fails, a box of the E2B API reaches what nobody allowed, or does not reach what its settings and the server's bound allow; a
-// change of the settings does not hold at once; or they are lost by a pause, a fork or a restart of the server.
+// If this fails, a box of the E2B API reaches what nobody allowed, or does not reach what its settings and the
+// server's bound allow; a change of the settings does not hold at once; or they are lost by a pause, a fork or a
+// restart of the server.
 func TestBoxNetwork(t *testing.T) {
 	o := startOnline(t, config.Boxes{Networking: "unrestricted"})
 	const only = `"network":{"denyOut":["0.0.0.0/0"],"allowOut":["127.0.0.1"]}`
@@ -155,7 +161,8 @@ func TestBoxNetwork(t *testing.T) {
 		t.Errorf("opening a box without a network: %d", status)
 	}
 
-	if status := o.call("PUT", "/sandboxes/"+open+"/network", `{"denyOut":["127.0.0.2"]}`, nil); status != http.StatusNoContent {
+	if status := o.call("PUT", "/sandboxes/"+open+"/network", `{"denyOut":["127.0.0.2"]}`,
+		nil); status != http.StatusNoContent {
 		t.Errorf("denying an address: %d", status)
 	}
 	o.want(open, "127.0.0.1", "200")
@@ -171,13 +178,15 @@ func TestBoxNetwork(t *testing.T) {
 		o.want(open, "127.0.0.1", want[0])
 		o.want(open, "127.0.0.2", want[1])
 	}
-	if status := o.call("PUT", "/sandboxes/"+open+"/network", `{"allow_internet_access":false}`, nil); status != http.StatusNoContent {
+	if status := o.call("PUT", "/sandboxes/"+open+"/network", `{"allow_internet_access":false}`,
+		nil); status != http.StatusNoContent {
 		t.Errorf("closing a box: %d", status)
 	}
 	o.want(open, "127.0.0.1", "403")
 
 	for _, memory := range []string{"true", "false"} { // frozen, and as files that get a new machine
-		if status := o.call("POST", "/sandboxes/"+some+"/pause", `{"memory":`+memory+`}`, nil); status != http.StatusNoContent {
+		if status := o.call("POST", "/sandboxes/"+some+"/pause", `{"memory":`+memory+`}`,
+			nil); status != http.StatusNoContent {
 			t.Fatalf("pausing: %d", status)
 		}
 		if status := o.call("POST", "/v2/sandboxes/"+some+"/connect", `{}`, nil); status != http.StatusCreated {
@@ -191,7 +200,8 @@ func TestBoxNetwork(t *testing.T) {
 			SandboxID string `json:"sandboxID"`
 		} `json:"sandbox"`
 	}
-	if status := o.call("POST", "/sandboxes/"+some+"/fork", `{"timeout":300}`, &forks); status != http.StatusCreated || len(forks) != 1 {
+	if status := o.call("POST", "/sandboxes/"+some+"/fork", `{"timeout":300}`, &forks); status != http.StatusCreated ||
+		len(forks) != 1 {
 		t.Fatalf("forking: %d %+v", status, forks)
 	}
 	o.want(forks[0].Sandbox.SandboxID, "127.0.0.1", "200")
@@ -203,7 +213,8 @@ func TestBoxNetwork(t *testing.T) {
 	o.want(some, "127.0.0.1", "403")
 	o.want(some, "127.0.0.2", "403")
 	o.want(none, "127.0.0.1", "000")
-	if status := o.call("POST", "/v2/sandboxes", `{"templateID":"base",`+only+`}`, nil); status != http.StatusForbidden {
+	if status := o.call("POST", "/v2/sandboxes", `{"templateID":"base",`+only+`}`,
+		nil); status != http.StatusForbidden {
 		t.Errorf("a box that wants more than there is: %d", status)
 	}
 	o.s.Stop()
@@ -219,7 +230,8 @@ func TestBoxNetworkDefault(t *testing.T) {
 	box := o.box(`{"templateID":"base","allow_internet_access":true}`)
 	o.want(box, "away.example", "403") // loopback is the sandbox's own, and no question of rules
 	log, err := o.c.BoxNetworkLog(t.Context(), box, 10)
-	if err != nil || len(log) != 1 || log[0].Decision != outboard.Refused || log[0].Rule != "default" || !strings.Contains(string(log[0].Detail), "egress.boxes") {
+	if err != nil || len(log) != 1 || log[0].Decision != outboard.Refused || log[0].Rule != "default" ||
+		!strings.Contains(string(log[0].Detail), "egress.boxes") {
 		t.Errorf("what was recorded: %+v, %v", log, err)
 	}
 	n, err := o.c.BoxNetwork(t.Context(), box)
@@ -228,7 +240,8 @@ func TestBoxNetworkDefault(t *testing.T) {
 	}
 }
 
-// If this fails, the rules of egress.boxes let a box reach another host, port, method or path than they say, or not what they say.
+// If this fails, the rules of egress.boxes let a box reach another host, port, method or path than they say, or
+// not what they say.
 func TestBoxNetworkRules(t *testing.T) {
 	o := startOnline(t, config.Boxes{})
 	port, err := strconv.Atoi(o.port)
@@ -236,12 +249,15 @@ func TestBoxNetworkRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.s.Stop()
-	o.cfg.Egress.Boxes = config.Boxes{Rules: []config.BoxRule{{Host: "127.0.0.1", Port: port, Methods: []string{"GET"}, Path: "/open/**"}, {Host: "127.0.0.1", Port: port, Path: "/open/shut", Deny: true},
+	o.cfg.Egress.Boxes = config.Boxes{Rules: []config.BoxRule{{Host: "127.0.0.1", Port: port, Methods: []string{"GET"},
+		Path: "/open/**"}, {Host: "127.0.0.1", Port: port, Path: "/open/shut", Deny: true},
 		{Host: "127.0.0.3"}}} // which is not for that port
 	o.start()
 	box := o.box(`{"templateID":"base"}`)
-	for _, c := range []struct{ method, host, path, want string }{{"GET", "127.0.0.1", "/open/a/b", "200"}, {"POST", "127.0.0.1", "/open/a", "403"}, {"GET", "127.0.0.1", "/x", "403"},
-		{"GET", "127.0.0.1", "/open/shut", "403"}, {"GET", "127.0.0.2", "/open/a", "403"}, {"GET", "127.0.0.3", "/open/a", "403"}} {
+	for _, c := range []struct{ method, host, path, want string }{{"GET", "127.0.0.1", "/open/a/b", "200"},
+		{"POST", "127.0.0.1", "/open/a", "403"}, {"GET", "127.0.0.1", "/x", "403"},
+		{"GET", "127.0.0.1", "/open/shut", "403"}, {"GET", "127.0.0.2", "/open/a", "403"}, {"GET", "127.0.0.3",
+			"/open/a", "403"}} {
 		if got := o.request(box, c.method, c.host, c.path); got != c.want {
 			t.Errorf("%s %s%s: %s, want %s", c.method, c.host, c.path, got, c.want)
 		}
@@ -267,8 +283,10 @@ func TestPolicyHoldsForBuilds(t *testing.T) {
 	go func() { _ = up.Serve(l) }() // until it is closed
 	defer up.Close()
 	build := func(name string) string {
-		step := map[string]any{"type": "run", "command": `echo "` + name + `=$(curl -s --noproxy '' -o /dev/null -m 20 -w '%{http_code}' http://` + host + `/x)"`}
-		b, err := o.c.BuildTemplate(t.Context(), map[string]any{"name": name, "allowed_hosts": []string{host}, "steps": []any{step}})
+		step := map[string]any{"type": "run", "command": `echo "` + name +
+			`=$(curl -s --noproxy '' -o /dev/null -m 20 -w '%{http_code}' http://` + host + `/x)"`}
+		b, err := o.c.BuildTemplate(t.Context(), map[string]any{"name": name, "allowed_hosts": []string{host},
+			"steps": []any{step}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +308,8 @@ func TestPolicyHoldsForBuilds(t *testing.T) {
 	if log := build("free"); !strings.Contains(log, "free=200") { // the control
 		t.Errorf("without a policy:\n%s", log)
 	}
-	if _, err := o.c.SavePolicy(t.Context(), "organization", "", `@id("no-loopback") forbid (principal, action == Action::"http.request", resource) when { context.host == "`+host+`" };`); err != nil {
+	if _, err := o.c.SavePolicy(t.Context(), "organization", "",
+		`@id("no-loopback") forbid (principal, action == Action::"http.request", resource) when { context.host == "`+host+`" };`); err != nil {
 		t.Fatal(err)
 	}
 	if log := build("bound"); !strings.Contains(log, "bound=403") {
@@ -310,7 +329,8 @@ func TestKillCutsBoxNetwork(t *testing.T) {
 	}))
 	defer func() { up.CloseClientConnections(); up.Close() }()
 	box := o.box(`{"templateID":"base"}`)
-	for e, err := range o.c.StartProcess(t.Context(), box, map[string]any{"argv": []string{"curl", "-sN", "--noproxy", "", up.URL}}) {
+	for e, err := range o.c.StartProcess(t.Context(), box,
+		map[string]any{"argv": []string{"curl", "-sN", "--noproxy", "", up.URL}}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -95,7 +95,8 @@ func TestBoxProxy(t *testing.T) {
 	if n, err := o.c.BoxNetwork(t.Context(), box); err != nil || n.Proxy != address {
 		t.Errorf("its network is shown with %q, %v", n.Proxy, err)
 	}
-	rows, err := o.s.Store.AuditRecords(t.Context(), store.AuditQuery{Actor: box, Action: "http.request", Text: address, Limit: 10})
+	rows, err := o.s.Store.AuditRecords(t.Context(), store.AuditQuery{Actor: box, Action: "http.request", Text: address,
+		Limit: 10})
 	if err != nil || len(rows) == 0 {
 		t.Errorf("on record: %v, %v", rows, err)
 	}
@@ -104,10 +105,12 @@ func TestBoxProxy(t *testing.T) {
 			SandboxID string `json:"sandboxID"`
 		} `json:"sandbox"`
 	}
-	if status := o.call("POST", "/sandboxes/"+box+"/fork", `{"timeout":300}`, &forks); status != http.StatusCreated || len(forks) != 1 {
+	if status := o.call("POST", "/sandboxes/"+box+"/fork", `{"timeout":300}`, &forks); status != http.StatusCreated ||
+		len(forks) != 1 {
 		t.Fatalf("forking: %d %+v", status, forks)
 	}
-	if text := o.curl(forks[0].Sandbox.SandboxID, "http://93.184.216.34/x"); !strings.Contains(text, "set the sandbox's network again") {
+	if text := o.curl(forks[0].Sandbox.SandboxID, "http://93.184.216.34/x"); !strings.Contains(text,
+		"set the sandbox's network again") {
 		t.Errorf("a fork: %q", text)
 	}
 	o.wantSealed(1, "while the box lives")

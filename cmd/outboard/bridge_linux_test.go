@@ -114,28 +114,35 @@ func TestBridge(t *testing.T) {
 	}
 	w.id = made.ID
 
-	if out, said, end := w.exec(map[string]any{"argv": []string{"env", "A=b", "/bin/sh", "-lc", "echo $A; pwd; echo é; echo bad >&2; exit 3"}, "timeout_ms": 30000}); out != "b\n/workspace\né\n" ||
+	if out, said, end := w.exec(map[string]any{"argv": []string{"env", "A=b", "/bin/sh", "-lc",
+		"echo $A; pwd; echo é; echo bad >&2; exit 3"}, "timeout_ms": 30000}); out != "b\n/workspace\né\n" ||
 		said != "bad\n" || end != "exit 3" {
 		t.Errorf("a command: %q %q %q", out, said, end)
 	}
-	if out, _, end := w.exec(map[string]any{"argv": []string{"pwd"}, "cwd": "/tmp"}); out != "/tmp\n" || end != "exit 0" {
+	if out, _, end := w.exec(map[string]any{"argv": []string{"pwd"}, "cwd": "/tmp"}); out != "/tmp\n" ||
+		end != "exit 0" {
 		t.Errorf("another directory: %q %q", out, end)
 	}
-	if _, _, end := w.exec(map[string]any{"argv": []string{"sleep", "60"}, "timeout_ms": 100}); end != "error exec_timeout" {
+	if _, _, end := w.exec(map[string]any{"argv": []string{"sleep", "60"},
+		"timeout_ms": 100}); end != "error exec_timeout" {
 		t.Errorf("a command that takes too long: %q", end)
 	}
-	if _, _, end := w.exec(map[string]any{"argv": []string{"/nowhere/program"}}); !strings.HasPrefix(end, "4") || !strings.Contains(end, `"code":`) {
+	if _, _, end := w.exec(map[string]any{"argv": []string{"/nowhere/program"}}); !strings.HasPrefix(end, "4") ||
+		!strings.Contains(end, `"code":`) {
 		t.Errorf("a program that is not there: %q", end)
 	}
 
 	content := bytes.Repeat([]byte("\x00data: {\xff"), 100_000)
-	if status, b := w.ask("PUT", "/"+w.id+"/file/workspace/"+url.PathEscape("a b%é"), bytes.NewReader(content)); status != 200 {
+	if status, b := w.ask("PUT", "/"+w.id+"/file/workspace/"+url.PathEscape("a b%é"),
+		bytes.NewReader(content)); status != 200 {
 		t.Errorf("writing: %d %s", status, b)
 	}
-	if status, b := w.ask("GET", "/"+w.id+"/file/workspace/"+url.PathEscape("a b%é"), nil); status != 200 || !bytes.Equal(b, content) {
+	if status, b := w.ask("GET", "/"+w.id+"/file/workspace/"+url.PathEscape("a b%é"), nil); status != 200 ||
+		!bytes.Equal(b, content) {
 		t.Errorf("reading: %d, %d bytes", status, len(b))
 	}
-	if status, b := w.ask("GET", "/"+w.id+"/file/workspace/none", nil); status != 404 || !bytes.Contains(b, []byte(`"code":"not_found"`)) {
+	if status, b := w.ask("GET", "/"+w.id+"/file/workspace/none", nil); status != 404 ||
+		!bytes.Contains(b, []byte(`"code":"not_found"`)) {
 		t.Errorf("a file that is not there: %d %s", status, b)
 	}
 	if status, _ := w.ask("GET", "/"+w.id+"/file/etc/passwd", nil); status != 403 {
@@ -161,7 +168,8 @@ func testBrokenUploads(t *testing.T, w *worker) {
 		}
 		return out
 	}
-	for _, path := range []string{"/bridge/v1/sandbox/" + w.id + "/file/workspace/up/file", "/v1/boxes/" + w.id + "/files/content?path=/workspace/up/file"} {
+	for _, path := range []string{"/bridge/v1/sandbox/" + w.id + "/file/workspace/up/file", "/v1/boxes/" + w.id +
+		"/files/content?path=/workspace/up/file"} {
 		shell("rm -rf up; mkdir up; echo before > up/file")
 		for _, sent := range []int{size / 2, size} {
 			conn, err := net.Dial("tcp", strings.TrimPrefix(w.s.URL, "http://"))
@@ -169,7 +177,8 @@ func testBrokenUploads(t *testing.T, w *worker) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			if _, err := fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", path,
+			if _, err := fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer "+
+				"%s\r\nContent-Length: %d\r\n\r\n%s", path,
 				strings.TrimPrefix(w.s.URL, "http://"), w.key, size, strings.Repeat("x", sent)); err != nil {
 				t.Fatal(err)
 			}
@@ -182,7 +191,8 @@ func testBrokenUploads(t *testing.T, w *worker) {
 				}
 				continue
 			}
-			shell(`for i in $(seq 500); do [ "$(ls -A up)" != file ] || ! grep -q before up/file && exit 0; sleep 0.01; done; exit 1`) // it has begun
+			// it has begun
+			shell(`for i in $(seq 500); do [ "$(ls -A up)" != file ] || ! grep -q before up/file && exit 0; sleep 0.01; done; exit 1`)
 			conn.Close()
 			if got := shell(`cd up; for i in $(seq 500); do [ "$(ls -A)" = file ] && break; sleep 0.01; done; ls -A; head -c 10 file`); got != "file\nbefore\n" {
 				t.Errorf("%s, a part: %q", path, got)
@@ -195,7 +205,8 @@ func testBrokenUploads(t *testing.T, w *worker) {
 // testBridgeArchives moves the workspace out, and into another sandbox.
 func testBridgeArchives(t *testing.T, w *worker) {
 	t.Helper()
-	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", "mkdir -p d skip && echo one > d/f && echo no > skip/f && ln -s d/f link && chmod 700 d/f && chmod 777 d"}}); end != "exit 0" {
+	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c",
+		"mkdir -p d skip && echo one > d/f && echo no > skip/f && ln -s d/f link && chmod 700 d/f && chmod 777 d"}}); end != "exit 0" {
 		t.Fatal(end)
 	}
 	status, archive := w.ask("POST", "/"+w.id+"/persist?excludes=skip,none", nil)
@@ -216,16 +227,20 @@ func testBridgeArchives(t *testing.T, w *worker) {
 	if !names["./d/f"] || !names["./link"] || names["./skip/f"] || names["./skip/"] {
 		t.Errorf("the archive holds %v", names)
 	}
-	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", "echo no > 'd/s*[x]' && chmod 0 'd/s*[x]' && mkdir -m 0 closed && mkfifo fifo"}}); end != "exit 0" {
+	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c",
+		"echo no > 'd/s*[x]' && chmod 0 'd/s*[x]' && mkdir -m 0 closed && mkfifo fifo"}}); end != "exit 0" {
 		t.Fatal(end)
 	}
-	for excludes, want := range map[string]string{"skip": "cannot be read", "skip,closed": "d/s*[x]", "skip,closed,d/s*[x]": "", "closed,d": ""} {
+	for excludes, want := range map[string]string{"skip": "cannot be read", "skip,closed": "d/s*[x]",
+		"skip,closed,d/s*[x]": "", "closed,d": ""} {
 		status, b := w.ask("POST", "/"+w.id+"/persist?excludes="+url.QueryEscape(excludes), nil)
 		if want == "" && status != 200 || want != "" && (status != 403 || !strings.Contains(string(b), want)) {
-			t.Errorf("persisting what cannot be read, without %s: %d %s, want %q named", excludes, status, b[:min(len(b), 200)], want)
+			t.Errorf("persisting what cannot be read, without %s: %d %s, want %q named", excludes, status,
+				b[:min(len(b), 200)], want)
 		}
 	}
-	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", "rm -rf 'd/s*[x]' closed fifo"}}); end != "exit 0" {
+	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c",
+		"rm -rf 'd/s*[x]' closed fifo"}}); end != "exit 0" {
 		t.Fatal(end)
 	}
 	first := w.id
@@ -239,10 +254,13 @@ func testBridgeArchives(t *testing.T, w *worker) {
 	if status, b := w.ask("POST", "/"+w.id+"/hydrate", bytes.NewReader(archive)); status != 200 {
 		t.Errorf("hydrating: %d %s", status, b)
 	}
-	if out, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", "cat link; stat -c %a d/f d; ls"}}); out != "one\n700\n777\na b%é\nd\nlink\n" || end != "exit 0" {
+	if out, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c",
+		"cat link; stat -c %a d/f d; ls"}}); out != "one\n700\n777\na b%é\nd\nlink\n" || end != "exit 0" {
 		t.Errorf("what was hydrated: %q %q", out, end)
 	}
-	if status, b := w.ask("POST", "/"+w.id+"/hydrate", strings.NewReader(strings.Repeat("not a tar ", 1000))); status != 400 || !bytes.Contains(b, []byte(`"code":"invalid"`)) {
+	if status, b := w.ask("POST", "/"+w.id+"/hydrate",
+		strings.NewReader(strings.Repeat("not a tar ", 1000))); status != 400 ||
+		!bytes.Contains(b, []byte(`"code":"invalid"`)) {
 		t.Errorf("what is no archive: %d %s", status, b)
 	}
 	if status, _ := w.ask("DELETE", "/"+w.id, nil); status != 204 {
@@ -255,19 +273,22 @@ func testBridgeArchives(t *testing.T, w *worker) {
 func testBridgeLife(t *testing.T, w *worker) {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
-	res := w.send(ctx, "POST", "/"+w.id+"/exec", strings.NewReader(`{"argv":["sh","-c","echo here; sleep 300 & wait"]}`))
+	res := w.send(ctx, "POST", "/"+w.id+"/exec",
+		strings.NewReader(`{"argv":["sh","-c","echo here; sleep 300 & wait"]}`))
 	if _, err := bufio.NewReader(res.Body).ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
 	leave()
 	res.Body.Close()
-	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", "for i in $(seq 200); do pgrep -x -f 'sleep 300' >/dev/null || exit 0; sleep 0.05; done; exit 1"}}); end != "exit 0" {
+	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c",
+		"for i in $(seq 200); do pgrep -x -f 'sleep 300' >/dev/null || exit 0; sleep 0.05; done; exit 1"}}); end != "exit 0" {
 		t.Errorf("a command goes on without who started it: %q", end)
 	}
 	if status := w.call("POST", "/sandboxes/"+w.id+"/pause", "", nil); status != http.StatusNoContent {
 		t.Fatalf("pausing: %d", status)
 	}
-	if status, b := w.ask("GET", "/"+w.id+"/running", nil); status != 200 || !bytes.Contains(b, []byte(`"running":true`)) {
+	if status, b := w.ask("GET", "/"+w.id+"/running", nil); status != 200 ||
+		!bytes.Contains(b, []byte(`"running":true`)) {
 		t.Errorf("a paused one, asked for: %d %s", status, b)
 	}
 	if out, _, _ := w.exec(map[string]any{"argv": []string{"cat", "link"}}); out != "one\n" {

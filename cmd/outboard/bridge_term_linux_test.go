@@ -35,7 +35,8 @@ func (w *worker) dial(path, key string) (*socket, *http.Response) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	for k, v := range map[string]string{"Authorization": "Bearer " + key, "Connection": "keep-alive, Upgrade", "Upgrade": "websocket",
+	for k, v := range map[string]string{"Authorization": "Bearer " + key, "Connection": "keep-alive, Upgrade",
+		"Upgrade":               "websocket",
 		"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="} {
 		req.Header.Set(k, v)
 	}
@@ -53,7 +54,8 @@ func (w *worker) dial(path, key string) (*socket, *http.Response) {
 func (w *worker) terminal(path string) *socket {
 	w.t.Helper()
 	s, res := w.dial(path, w.key)
-	if res.StatusCode != 101 || res.Header.Get("Sec-WebSocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" { // as RFC 6455 has it for this key
+	// as RFC 6455 has it for this key
+	if res.StatusCode != 101 || res.Header.Get("Sec-WebSocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" {
 		w.t.Fatalf("opening a terminal: %d %v", res.StatusCode, res.Header)
 	}
 	return s
@@ -144,11 +146,13 @@ func testBridgeTerminal(t *testing.T, w *worker) {
 		t.Errorf("no size: %q", told)
 	}
 	s.typed("sleep 301 & exit 3\n")
-	if _, told := s.until(""); !strings.Contains(told, `{"type":"exit","code":3}`) || !strings.Contains(told, "closed") {
+	if _, told := s.until(""); !strings.Contains(told, `{"type":"exit","code":3}`) ||
+		!strings.Contains(told, "closed") {
 		t.Errorf("it ends with %q", told)
 	}
 	testTerminalLeft(t, w)
-	for what, frame := range map[string][]byte{"not masked": {0x82, 0x01, 'x'}, "too long": {0x82, 0xff, 0, 0, 0, 1, 0, 0, 0, 0}, "of an extension": {0xc2, 0x80, 0, 0, 0, 0},
+	for what, frame := range map[string][]byte{"not masked": {0x82, 0x01, 'x'},
+		"too long": {0x82, 0xff, 0, 0, 0, 1, 0, 0, 0, 0}, "of an extension": {0xc2, 0x80, 0, 0, 0, 0},
 		"a part of nothing": {0x80, 0x80, 0, 0, 0, 0}, "of no kind": {0x83, 0x80, 0, 0, 0, 0}} {
 		s := w.terminal("/pty")
 		s.until("ready")
@@ -162,8 +166,10 @@ func testBridgeTerminal(t *testing.T, w *worker) {
 	for what, c := range map[string]struct {
 		path, key string
 		want      int
-	}{"no key": {"/pty", "", 401}, "no number": {"/pty?cols=x", w.key, 400}, "too wide": {"/pty?cols=70000", w.key, 400},
-		"a foreign session": {"/pty?session=none", w.key, 404}, "a path as a session": {"/pty?session=../x", w.key, 400}} {
+	}{"no key": {"/pty", "", 401}, "no number": {"/pty?cols=x", w.key, 400}, "too wide": {"/pty?cols=70000", w.key,
+		400},
+		"a foreign session": {"/pty?session=none", w.key, 404}, "a path as a session": {"/pty?session=../x", w.key,
+			400}} {
 		if _, res := w.dial(c.path, c.key); res.StatusCode != c.want {
 			t.Errorf("%s: %d, want %d", what, res.StatusCode, c.want)
 		}
@@ -188,7 +194,8 @@ func testTerminalLeft(t *testing.T, w *worker) {
 	if _, _, end := w.exec(map[string]any{"argv": []string{"sh", "-c", gone}}); end != "exit 0" {
 		t.Error("a terminal's program goes on without a terminal")
 	}
-	if status, b := w.ask("POST", "/"+w.id+"/session", strings.NewReader(`{"id":"stays","cwd":"/tmp","env":{"WHO":"it's me"}}`)); status != 200 {
+	if status, b := w.ask("POST", "/"+w.id+"/session",
+		strings.NewReader(`{"id":"stays","cwd":"/tmp","env":{"WHO":"it's me"}}`)); status != 200 {
 		t.Fatalf("%d %s", status, b)
 	}
 	s = w.terminal("/pty?session=stays")
@@ -225,7 +232,8 @@ func (w *worker) in(sid string, argv ...string) (status int, text string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(w.t.Context(), "POST", w.s.URL+"/bridge/v1/sandbox/"+w.id+"/exec", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(w.t.Context(), "POST", w.s.URL+"/bridge/v1/sandbox/"+w.id+"/exec",
+		bytes.NewReader(body))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -249,10 +257,12 @@ func testBridgeSessions(t *testing.T, w *worker) {
 	var made struct {
 		ID string `json:"id"`
 	}
-	if status, b := w.ask("POST", "/"+w.id+"/session", nil); status != 200 || json.Unmarshal(b, &made) != nil || made.ID == "" {
+	if status, b := w.ask("POST", "/"+w.id+"/session", nil); status != 200 || json.Unmarshal(b, &made) != nil ||
+		made.ID == "" {
 		t.Fatalf("a session without wishes: %d %s", status, b)
 	}
-	if status, b := w.ask("POST", "/"+w.id+"/session", strings.NewReader(`{"id":"two","env":{"A":"two"}}`)); status != 200 {
+	if status, b := w.ask("POST", "/"+w.id+"/session",
+		strings.NewReader(`{"id":"two","env":{"A":"two"}}`)); status != 200 {
 		t.Fatalf("%d %s", status, b)
 	}
 	for _, argv := range [][]string{{"cd", "/tmp"}, {"export", "A=it's; $(echo one)\nline"}, {"false"}} {
@@ -267,7 +277,8 @@ func testBridgeSessions(t *testing.T, w *worker) {
 	if other := sessionSays(t, w, "two"); other != "two|/workspace|3" {
 		t.Errorf("the other session says %q", other)
 	}
-	if out, _, _ := w.exec(map[string]any{"argv": []string{"sh", "-c", "echo ${A-none}; pwd"}}); out != "none\n/workspace\n" {
+	if out, _, _ := w.exec(map[string]any{"argv": []string{"sh", "-c",
+		"echo ${A-none}; pwd"}}); out != "none\n/workspace\n" {
 		t.Errorf("without a session: %q", out)
 	}
 	if status := w.call("POST", "/sandboxes/"+w.id+"/pause", `{"memory":false}`, nil); status != http.StatusNoContent {
@@ -279,8 +290,10 @@ func testBridgeSessions(t *testing.T, w *worker) {
 	for _, c := range []struct {
 		method, path, body string
 		want               int
-	}{{"POST", "", `{"id":"two"}`, 409}, {"POST", "", `{"id":"../two"}`, 400}, {"POST", "", `{"env":{"A-B":"x"}}`, 400}, {"POST", "", `{`, 400},
-		{"POST", "", `{"id":"astray","cwd":"/nowhere"}`, 400}, {"POST", "", `{"id":"astray","cwd":"/etc/passwd"}`, 400}, {"DELETE", "/astray", "", 404},
+	}{{"POST", "", `{"id":"two"}`, 409}, {"POST", "", `{"id":"../two"}`, 400}, {"POST", "", `{"env":{"A-B":"x"}}`,
+		400}, {"POST", "", `{`, 400},
+		{"POST", "", `{"id":"astray","cwd":"/nowhere"}`, 400}, {"POST", "", `{"id":"astray","cwd":"/etc/passwd"}`,
+			400}, {"DELETE", "/astray", "", 404},
 		{"POST", "", `{"id":"astray","cwd":"/tmp"}`, 200}, {"DELETE", "/astray", "", 200},
 		{"DELETE", "/two", "", 200}, {"DELETE", "/two", "", 404}, {"DELETE", "/a%2Fb", "", 400}} {
 		if status, b := w.ask(c.method, "/"+w.id+"/session"+c.path, strings.NewReader(c.body)); status != c.want {
@@ -314,7 +327,8 @@ func testBridgeTunnel(t *testing.T, w *worker) {
 		t.Errorf("a tunnel to nothing: %d %s", status, b)
 	}
 	for _, own := range []string{"3128", "03128", "53"} {
-		if status, b := w.ask("POST", "/"+w.id+"/tunnel/"+own, nil); status != 403 || !strings.Contains(string(b), "Outboard's own") {
+		if status, b := w.ask("POST", "/"+w.id+"/tunnel/"+own, nil); status != 403 ||
+			!strings.Contains(string(b), "Outboard's own") {
 			t.Errorf("a tunnel to a port of Outboard's own, %s: %d %s", own, status, b)
 		}
 	}
@@ -346,7 +360,8 @@ func testBridgeTunnel(t *testing.T, w *worker) {
 	if status, b := w.ask("POST", "/"+w.id+"/tunnel/8765", nil); status != 200 || json.Unmarshal(b, &made) != nil {
 		t.Fatalf("a tunnel: %d %s", status, b)
 	}
-	if want := "8765-" + w.id + ".localhost:"; made.Port != 8765 || !strings.HasPrefix(made.Hostname, want) || made.URL != "http://"+made.Hostname {
+	if want := "8765-" + w.id + ".localhost:"; made.Port != 8765 || !strings.HasPrefix(made.Hostname, want) ||
+		made.URL != "http://"+made.Hostname {
 		t.Errorf("a tunnel: %+v", made)
 	}
 	if got := visit(); got != 200 {

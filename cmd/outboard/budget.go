@@ -21,14 +21,17 @@ type limits struct {
 }
 
 func newBudget(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "budget", Short: "Bound what sessions may spend", Args: cobra.ArbitraryArgs, RunE: groupRun}
+	cmd := &cobra.Command{Use: "budget", Short: "Bound what sessions may spend", Args: cobra.ArbitraryArgs,
+		RunE: groupRun}
 	var session string
 	ls := &cobra.Command{Use: "ls", Short: "List budgets, with what was spent of them", Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runBudgets(cmd.Context(), a, session) }}
 	ls.Flags().StringVar(&session, "session", "", "those that this session spends of")
 	var l limits
-	set := &cobra.Command{Use: "set session|agent|owner ID", Short: "Set the limits of a budget", Args: exactArgs("session, agent or owner", "an id"),
-		Long: "Set all limits of one budget; what was spent stays counted, from when the budget was first set. A session's budget counts\n" +
+	set := &cobra.Command{Use: "set session|agent|owner ID", Short: "Set the limits of a budget",
+		Args: exactArgs("session, agent or owner", "an id"),
+		Long: "Set all limits of one budget; what was spent stays counted, from when the budget was first set. A " +
+			"session's budget counts\n" +
 			"its forks, and theirs. An owner is for whom sessions act: a person, by their address or id, whatever they signed in with, or\n" +
 			"the API key of a program. Money, tokens and steps are reserved before each model call; sessions that stopped at a limit\n" +
 			"go on when it is raised.",
@@ -41,7 +44,8 @@ func newBudget(a *app) *cobra.Command {
 	f.Int64Var(&l.steps, "steps", 0, "model calls")
 	spanVar(f, &l.running, "running", 0, "time in which turns run")
 	spanVar(f, &l.sandbox, "sandbox", 0, "time of calls in sandboxes")
-	cmd.AddCommand(ls, set, &cobra.Command{Use: "rm session|agent|owner ID", Short: "Remove a budget, and what it counted", Args: exactArgs("session, agent or owner", "an id"),
+	cmd.AddCommand(ls, set, &cobra.Command{Use: "rm session|agent|owner ID",
+		Short: "Remove a budget, and what it counted", Args: exactArgs("session, agent or owner", "an id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runBudgetRemove(cmd.Context(), a, args[0], args[1])
 		}})
@@ -73,7 +77,8 @@ func (l limits) spend() (s client.Spend, err error) {
 		s.Sandbox = new(l.sandbox.Seconds())
 	}
 	if s == (client.Spend{}) {
-		return s, usagef("a budget needs a limit: --money, --tokens, --steps, --running or --sandbox").WithHint("outboard budget set --help")
+		return s, usagef("a budget needs a limit: --money, --tokens, --steps, --running or --sandbox").
+			WithHint("outboard budget set --help")
 	}
 	return s, nil
 }
@@ -84,7 +89,8 @@ func wireBudget(text string) (any, error) {
 	if err != nil || c <= 0 || c%outboard.Cent != 0 {
 		return nil, usagef("--budget %q is not an amount in dollars and cents such as 2.50", text)
 	}
-	return map[string]any{"type": "limit", "max_list_cost": map[string]string{"amount": strconv.FormatInt(c.Cents(), 10), "currency": "USD"}}, nil
+	return map[string]any{"type": "limit",
+		"max_list_cost": map[string]string{"amount": strconv.FormatInt(c.Cents(), 10), "currency": "USD"}}, nil
 }
 
 // budgetTarget finds the id that a scope's argument means.
@@ -162,7 +168,8 @@ func runBudgets(ctx context.Context, a *app, session string) error {
 		if b.UsedUp != nil {
 			state = "used up: " + *b.UsedUp
 		}
-		table = append(table, []string{term.Line(b.Scope, 10), term.Line(b.Target, 40), strings.Join(spentOf(b), ", "), state})
+		table = append(table, []string{term.Line(b.Scope, 10), term.Line(b.Target, 40), strings.Join(spentOf(b), ", "),
+			state})
 	}
 	if a.json {
 		return nil
@@ -171,19 +178,22 @@ func runBudgets(ctx context.Context, a *app, session string) error {
 		a.say("there are no budgets")
 		return nil
 	}
-	if err := term.Table(a.out, []string{"SCOPE", "TARGET", "SPENT", "STATE"}, table); err != nil || session == "" || used {
+	if err := term.Table(a.out, []string{"SCOPE", "TARGET", "SPENT", "STATE"}, table); err != nil || session == "" ||
+		used {
 		return err
 	}
 	v, err := look(ctx, c.Client, session)
 	if err != nil || v.stop != restBudget {
 		return err
 	}
-	a.say("session %s waits: of one of these there is less left than its next model call needs at least, the prompt and a short answer", sessionName(session))
+	a.say("session %s waits: of one of these there is less left than its next model call needs at least, the prompt "+
+		"and a short answer", sessionName(session))
 	a.say("hint: %s lets it go on", raiseBudget(ctx, c.Client, session))
 	return nil
 }
 
-// raiseBudget is the command that raises the budget at which a session stopped. It names all limits, because the command sets all.
+// raiseBudget is the command that raises the budget at which a session stopped. It names all limits, because the
+// command sets all.
 func raiseBudget(ctx context.Context, c *client.Client, session string) string {
 	var b *client.Budget
 	for next, err := range c.Budgets(ctx, session) {

@@ -34,10 +34,11 @@ import (
 	"github.com/outboard-dev/outboard/internal/server"
 )
 
-// forms are the ways in which a secret may lie about: as it is, in base64 at each of its three alignments, in hex, and as a URL or
-// JSON has it.
+// forms are the ways in which a secret may lie about: as it is, in base64 at each of its three alignments, in
+// hex, and as a URL or JSON has it.
 func forms(secret string) map[string]string {
-	out := map[string]string{"raw": secret, "hex": hex.EncodeToString([]byte(secret)), "HEX": strings.ToUpper(hex.EncodeToString([]byte(secret))),
+	out := map[string]string{"raw": secret, "hex": hex.EncodeToString([]byte(secret)),
+		"HEX":   strings.ToUpper(hex.EncodeToString([]byte(secret))),
 		"query": url.QueryEscape(secret), "path": url.PathEscape(secret)}
 	if j, err := json.Marshal(secret); err == nil {
 		out["json"] = strings.Trim(string(j), `"`)
@@ -125,8 +126,8 @@ func (l *lockedBuffer) Bytes() []byte {
 	return bytes.Clone(l.b.Bytes())
 }
 
-// canaryModel is a model that demands its key, makes one tool call and answers; for a user who asks for trouble it repeats the key in
-// an error.
+// canaryModel is a model that demands its key, makes one tool call and answers; for a user who asks for trouble
+// it repeats the key in an error.
 type canaryModel struct {
 	*httptest.Server
 	mu      sync.Mutex
@@ -144,7 +145,8 @@ func newCanaryModel(t *testing.T, command string) *canaryModel {
 		m.mu.Unlock()
 		if bytes.Contains(body, []byte("trouble")) {
 			w.WriteHeader(http.StatusBadRequest)
-			fmt.Fprintf(w, `{"error":{"message":"no use for %s","type":"invalid_request_error"}}`, r.Header.Get("Authorization"))
+			fmt.Fprintf(w, `{"error":{"message":"no use for %s","type":"invalid_request_error"}}`,
+				r.Header.Get("Authorization"))
 			return
 		}
 		delta := `{"content":"done"}`
@@ -152,7 +154,8 @@ func newCanaryModel(t *testing.T, command string) *canaryModel {
 		if !bytes.Contains(body, []byte(`"role":"tool"`)) {
 			args, _ := json.Marshal(map[string]string{"command": command})
 			quoted, _ := json.Marshal(string(args))
-			delta = `{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"bash","arguments":` + string(quoted) + `}}]}`
+			delta = `{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"bash","arguments":` +
+				string(quoted) + `}}]}`
 			finish = "tool_calls"
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -164,11 +167,12 @@ func newCanaryModel(t *testing.T, command string) *canaryModel {
 	return m
 }
 
-// If this fails, a secret of the vault lies somewhere a run leaves things: in the sandbox, the log, the blobs, a model's prompt, an
-// error, the server's log or what the API answers.
+// If this fails, a secret of the vault lies somewhere a run leaves things: in the sandbox, the log, the blobs, a
+// model's prompt, an error, the server's log or what the API answers.
 func TestCanaries(t *testing.T) {
 	secrets := map[string]string{}
-	for _, name := range []string{"model", "variable", "header", "bearer", "access", "refresh", "client", "aws", "session"} {
+	for _, name := range []string{"model", "variable", "header", "bearer", "access", "refresh", "client", "aws",
+		"session"} {
 		secrets[name] = "cnry-" + name + "+/=" + rand.Text()
 	}
 	planted := "plnt+/=" + rand.Text() // the control: what must be found
@@ -179,7 +183,8 @@ func TestCanaries(t *testing.T) {
 	pemText := string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
 	secrets["key"] = strings.Split(pemText, "\n")[3]
 
-	model := newCanaryModel(t, `env; cat /proc/self/environ /proc/1/environ 2>&1; echo "$TOKEN" > /workspace/token; tr '\0' '\n' < /proc/$PPID/environ; cat /proc/*/cmdline; echo; echo "live TOKEN=$TOKEN"; sleep 0.5`)
+	model := newCanaryModel(t,
+		`env; cat /proc/self/environ /proc/1/environ 2>&1; echo "$TOKEN" > /workspace/token; tr '\0' '\n' < /proc/$PPID/environ; cat /proc/*/cmdline; echo; echo "live TOKEN=$TOKEN"; sleep 0.5`)
 	at, err := url.Parse(model.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +195,8 @@ func TestCanaries(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log lockedBuffer
-	cfg := &config.Config{LLM: llm.Config{Providers: []llm.Provider{{Name: "mock", Type: llm.TypeChat, BaseURL: model.URL + "/v1", APIKey: llm.Key{Credential: "model"},
+	cfg := &config.Config{LLM: llm.Config{Providers: []llm.Provider{{Name: "mock", Type: llm.TypeChat,
+		BaseURL: model.URL + "/v1", APIKey: llm.Key{Credential: "model"},
 		Models: []llm.ModelInfo{{Name: "m"}}}}}}
 	env := func(name string) string {
 		if name == "OUTBOARD_GUEST" {
@@ -198,7 +204,8 @@ func TestCanaries(t *testing.T) {
 		}
 		return os.Getenv(name)
 	}
-	s, err := startServer(t.Context(), server.Config{Data: data, Config: cfg, Env: env, Serve: true, Work: true, Listen: "127.0.0.1:0",
+	s, err := startServer(t.Context(), server.Config{Data: data, Config: cfg, Env: env, Serve: true, Work: true,
+		Listen: "127.0.0.1:0",
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		t.Fatal(err)
@@ -222,22 +229,31 @@ func TestCanaries(t *testing.T) {
 	for _, auth := range []map[string]any{
 		{"type": "outboard_header", "name": "model", "value": secrets["model"], "hosts": host, "ports": []int{port}},
 		{"type": "outboard_header", "name": "header", "value": secrets["header"], "hosts": host},
-		{"type": "environment_variable", "secret_name": "TOKEN", "secret_value": secrets["variable"], "networking": map[string]any{"type": "limited", "allowed_hosts": host}},
+		{"type": "environment_variable", "secret_name": "TOKEN", "secret_value": secrets["variable"],
+			"networking": map[string]any{"type": "limited", "allowed_hosts": host}},
 		{"type": "static_bearer", "mcp_server_url": "https://mcp.example.com/a", "token": secrets["bearer"]},
-		{"type": "mcp_oauth", "mcp_server_url": "https://mcp.example.com/b", "access_token": secrets["access"], "refresh": map[string]any{"refresh_token": secrets["refresh"],
-			"token_endpoint": "https://mcp.example.com/t", "client_id": "id", "token_endpoint_auth": map[string]any{"type": "client_secret_post", "client_secret": secrets["client"]}}},
-		{"type": "outboard_aws", "name": "aws", "access_key_id": "AKIA", "secret_access_key": secrets["aws"], "session_token": secrets["session"], "service": "s3", "region": "eu-central-1", "hosts": host},
-		{"type": "outboard_github_app", "name": "app", "app_id": 1, "installation_id": 1, "private_key": pemText, "repositories": []string{"o/r"}, "permissions": map[string]string{"contents": "read"}},
+		{"type": "mcp_oauth", "mcp_server_url": "https://mcp.example.com/b", "access_token": secrets["access"],
+			"refresh": map[string]any{"refresh_token": secrets["refresh"],
+				"token_endpoint": "https://mcp.example.com/t", "client_id": "id", "token_endpoint_auth": map[string]any{"type": "client_secret_post", "client_secret": secrets["client"]}}},
+		{"type": "outboard_aws", "name": "aws", "access_key_id": "AKIA", "secret_access_key": secrets["aws"],
+			"session_token": secrets["session"], "service": "s3", "region": "eu-central-1", "hosts": host},
+		{"type": "outboard_github_app", "name": "app", "app_id": 1, "installation_id": 1, "private_key": pemText,
+			"repositories": []string{"o/r"}, "permissions": map[string]string{"contents": "read"}},
 	} {
 		run.post("/v1/vaults/"+vault+"/credentials", map[string]any{"auth": auth})
 	}
-	agent := run.post("/v1/agents", map[string]any{"name": "a", "model": "mock/m", "tools": []any{map[string]any{"type": "agent_toolset_20260401",
-		"default_config": map[string]any{"enabled": true, "permission_policy": map[string]any{"type": "always_allow"}}}}})["id"].(string)
-	environment := run.post("/v1/environments", map[string]any{"name": "e", "config": map[string]any{"type": "cloud"}})["id"].(string)
+	agent := run.post("/v1/agents", map[string]any{"name": "a", "model": "mock/m",
+		"tools": []any{map[string]any{"type": "agent_toolset_20260401",
+			"default_config": map[string]any{"enabled": true,
+				"permission_policy": map[string]any{"type": "always_allow"}}}}})["id"].(string)
+	environment := run.post("/v1/environments", map[string]any{"name": "e",
+		"config": map[string]any{"type": "cloud"}})["id"].(string)
 	texts := slices.Sorted(maps.Values(forms(planted)))
 	session := func(text string) string {
-		id := run.post("/v1/sessions", map[string]any{"agent": agent, "environment_id": environment, "vault_ids": []string{vault},
-			"initial_events": []any{map[string]any{"type": "user.message", "content": []any{map[string]any{"type": "text", "text": text}}}}})["id"].(string)
+		id := run.post("/v1/sessions", map[string]any{"agent": agent, "environment_id": environment,
+			"vault_ids": []string{vault},
+			"initial_events": []any{map[string]any{"type": "user.message",
+				"content": []any{map[string]any{"type": "text", "text": text}}}}})["id"].(string)
 		run.rest(id)
 		return id
 	}
@@ -252,8 +268,10 @@ func TestCanaries(t *testing.T) {
 		x.look("prompts", model.prompts.Bytes())
 		x.look("server log", log.Bytes())
 		x.look("live lines", []byte(strings.Join(run.lines, "\n")))
-		for _, path := range []string{"/v1/sessions", "/v1/agents", "/v1/environments", "/v1/vaults", "/v1/vaults/" + vault, "/v1/vaults/" + vault + "/credentials",
-			"/v1/sessions/" + good + "/events?include[]=outboard", "/v1/sessions/" + big + "/events?include[]=outboard", "/v1/sessions/" + good, "/v1/files",
+		for _, path := range []string{"/v1/sessions", "/v1/agents", "/v1/environments", "/v1/vaults", "/v1/vaults/" +
+			vault, "/v1/vaults/" + vault + "/credentials",
+			"/v1/sessions/" + good + "/events?include[]=outboard", "/v1/sessions/" + big +
+				"/events?include[]=outboard", "/v1/sessions/" + good, "/v1/files",
 			"/v1/sessions/" + good + "/outboard/export"} {
 			x.look(path, run.get(path))
 		}
@@ -273,7 +291,8 @@ func TestCanaries(t *testing.T) {
 			t.Errorf("the control: what was planted in %s was not found in any of %d places", form, control.places)
 		}
 	}
-	if where := strings.Join(control.found["planted in raw"], " "); !strings.Contains(where, "outboard.db") || !strings.Contains(where, "blobs") || !strings.Contains(where, "prompts") {
+	if where := strings.Join(control.found["planted in raw"], " "); !strings.Contains(where, "outboard.db") ||
+		!strings.Contains(where, "blobs") || !strings.Contains(where, "prompts") {
 		t.Errorf("the control: found only in %s", where)
 	}
 	if !slices.ContainsFunc(run.lines, func(l string) bool { return strings.HasPrefix(l, "live TOKEN=outboard") }) {
@@ -333,7 +352,8 @@ func (r *canaryRun) rest(id string) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
 	defer cancel()
-	for e, err := range r.c.Follow(ctx, id, client.FollowOptions{Past: true, Own: true, Line: func(l client.Line) { r.lines = append(r.lines, l.Text) }}) {
+	for e, err := range r.c.Follow(ctx, id, client.FollowOptions{Past: true, Own: true,
+		Line: func(l client.Line) { r.lines = append(r.lines, l.Text) }}) {
 		if err != nil {
 			r.Fatalf("following %s: %v", id, err)
 		}

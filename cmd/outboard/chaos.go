@@ -20,8 +20,10 @@ type chaosOptions struct {
 
 func newChaos(a *app) *cobra.Command {
 	var opt chaosOptions
-	cmd := &cobra.Command{Use: "chaos", Short: "Kill runners, servers, guests and sandboxes, then prove that nothing was lost",
-		Long: "chaos runs scripted sessions against real processes on a throwaway data directory, sends SIGKILL at random instants,\n" +
+	cmd := &cobra.Command{Use: "chaos", Short: "Kill runners, servers, guests and sandboxes, then prove that " +
+		"nothing was lost",
+		Long: "chaos runs scripted sessions against real processes on a throwaway data directory, sends SIGKILL at " +
+			"random instants,\n" +
 			"and checks the logs and the marks every command left in its workspace. It prints one JSON summary and exits 1 when\n" +
 			"anything contradicts what Outboard promises.",
 		Args: exactArgs(),
@@ -48,7 +50,8 @@ func runChaos(ctx context.Context, a *app, opt chaosOptions) error {
 	if err != nil {
 		return outboard.Errorf(outboard.Unavailable, "making a data directory: %w", err)
 	}
-	sum, err := chaos.Run(ctx, chaos.Config{Dir: dir, Guest: guest, DB: opt.db, Sessions: opt.sessions, Kills: opt.kills, Workers: opt.workers,
+	sum, err := chaos.Run(ctx, chaos.Config{Dir: dir, Guest: guest, DB: opt.db, Sessions: opt.sessions,
+		Kills: opt.kills, Workers: opt.workers,
 		Seed: opt.seed, Talk: a.errs})
 	if err != nil {
 		a.say("the data directory is kept in %s", dir)

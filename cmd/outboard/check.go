@@ -21,7 +21,8 @@ const checkModel = "script/steps"
 // checkTitle is the title of the sessions that checks run in.
 const checkTitle = "check of "
 
-// checkKey is the metadata of a session that says how its newest check ended, and when the session had come to rest before it.
+// checkKey is the metadata of a session that says how its newest check ended, and when the session had come to
+// rest before it.
 const checkKey = "outboard.check"
 
 func checkMark(outcome string, rested time.Time) string {
@@ -33,8 +34,9 @@ func checkFailed(s client.Session, rested time.Time) bool {
 	return s.Metadata[checkKey] == checkMark("failed", rested)
 }
 
-// runCheck runs a command on a copy of a session's result, in a fresh sandbox that nothing of the agent's runs in, and reports
-// whether it exited with 0. It is a session of its own, so its log stays; it is archived at the end.
+// runCheck runs a command on a copy of a session's result, in a fresh sandbox that nothing of the agent's runs
+// in, and reports whether it exited with 0. It is a session of its own, so its log stays; it is archived at the
+// end.
 func runCheck(ctx context.Context, a *app, c *conn, of client.Session, command string) (passed bool, err error) {
 	n, file, err := checkSession(ctx, c, of, command)
 	if err != nil {
@@ -58,12 +60,14 @@ func runCheck(ctx context.Context, a *app, c *conn, of client.Session, command s
 }
 
 // checkSession describes the session that checks another one's result, and names the upload made for it, if one was.
-func checkSession(ctx context.Context, c *conn, of client.Session, command string) (n client.NewSession, file string, err error) {
+func checkSession(ctx context.Context, c *conn, of client.Session,
+	command string) (n client.NewSession, file string, err error) {
 	steps, err := yaml.Marshal([]map[string]any{{"bash": map[string]string{"command": command}}, {"say": "checked"}})
 	if err != nil {
 		return n, "", fmt.Errorf("writing the check: %w", err)
 	}
-	agent, err := agentByName(ctx, c.Client, "outboard-check", map[string]any{"name": "outboard-check", "model": checkModel,
+	agent, err := agentByName(ctx, c.Client, "outboard-check", map[string]any{"name": "outboard-check",
+		"model":       checkModel,
 		"description": "Runs the --check command of outboard run.", "tools": []any{map[string]any{"type": toolsetName}}})
 	if err != nil {
 		return n, "", err
@@ -85,7 +89,8 @@ func checkSession(ctx context.Context, c *conn, of client.Session, command strin
 		if err := packWorkspace(f, body); err != nil {
 			return err
 		}
-		up, err := sendSpool(ctx, c.Client, "workspace.tar.gz", "the result of "+sessionName(of.ID)+" to be checked", f, nil)
+		up, err := sendSpool(ctx, c.Client, "workspace.tar.gz", "the result of "+sessionName(of.ID)+" to be checked", f,
+			nil)
 		file = up.ID
 		return err
 	})

@@ -15,13 +15,16 @@ import (
 )
 
 func newCheckpoint(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "checkpoint", Short: "List, compare, restore and move the saved states of a session", RunE: groupRun, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(newCheckpointList(a), newCheckpointDiff(a), newCheckpointRestore(a), newCheckpointExport(a), newCheckpointImport(a))
+	cmd := &cobra.Command{Use: "checkpoint", Short: "List, compare, restore and move the saved states of a session",
+		RunE: groupRun, Args: cobra.ArbitraryArgs}
+	cmd.AddCommand(newCheckpointList(a), newCheckpointDiff(a), newCheckpointRestore(a), newCheckpointExport(a),
+		newCheckpointImport(a))
 	return cmd
 }
 
 func newCheckpointList(a *app) *cobra.Command {
-	return &cobra.Command{Use: "ls SESSION", Short: "List the saved states of a session's files", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
+	return &cobra.Command{Use: "ls SESSION", Short: "List the saved states of a session's files",
+		Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
 		RunE: func(cmd *cobra.Command, args []string) error { return runCheckpointList(cmd.Context(), a, args[0]) }}
 }
 
@@ -58,7 +61,8 @@ func runCheckpointList(ctx context.Context, a *app, ref string) error {
 			continue
 		}
 		mark := map[bool]string{true: "*"}[k.Current]
-		rows = append(rows, []string{mark, k.ID, fmt.Sprint(k.Seq), formatBytes(k.Size), durability(k), formatAge(time.Since(k.CreatedAt)), term.Line(calls[k.CallID], 50)})
+		rows = append(rows, []string{mark, k.ID, fmt.Sprint(k.Seq), formatBytes(k.Size), durability(k),
+			formatAge(time.Since(k.CreatedAt)), term.Line(calls[k.CallID], 50)})
 	}
 	if a.json {
 		return nil
@@ -67,7 +71,8 @@ func runCheckpointList(ctx context.Context, a *app, ref string) error {
 		a.say("%s has saved no files yet", sessionName(s.ID))
 		return nil
 	}
-	if err := term.Table(a.out, []string{"", "CHECKPOINT", "SEQ", "SIZE", "DURABLE", "AGE", "AFTER"}, rows); err != nil {
+	if err := term.Table(a.out, []string{"", "CHECKPOINT", "SEQ", "SIZE", "DURABLE", "AGE", "AFTER"},
+		rows); err != nil {
 		return err
 	}
 	a.say("%s", storedLine(use))
@@ -126,7 +131,8 @@ func formatBytes(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// namedCheckpoint finds what the user means: an id, an unambiguous beginning of one, or @SEQ for the state at that position.
+// namedCheckpoint finds what the user means: an id, an unambiguous beginning of one, or @SEQ for the state at
+// that position.
 func namedCheckpoint(ctx context.Context, c *client.Client, id, ref string) (string, error) {
 	if at, ok := strings.CutPrefix(ref, "@"); ok {
 		if n, err := strconv.ParseInt(at, 10, 64); err != nil || n < 1 {
@@ -141,18 +147,22 @@ func namedCheckpoint(ctx context.Context, c *client.Client, id, ref string) (str
 	list = slices.DeleteFunc(list, func(k client.Checkpoint) bool { return !strings.HasPrefix(k.ID, ref) })
 	switch len(list) {
 	case 0:
-		return "", outboard.Errorf(outboard.NotFound, "%s has no checkpoint %q", sessionName(id), ref).WithHint("outboard checkpoint ls %s", sessionName(id))
+		return "", outboard.Errorf(outboard.NotFound, "%s has no checkpoint %q", sessionName(id), ref).
+			WithHint("outboard checkpoint ls %s", sessionName(id))
 	case 1:
 		return list[0].ID, nil
 	}
-	return "", outboard.Errorf(outboard.Invalid, "%q means %d checkpoints", ref, len(list)).WithHint("write more of the id")
+	return "", outboard.Errorf(outboard.Invalid, "%q means %d checkpoints", ref, len(list)).
+		WithHint("write more of the id")
 }
 
 func newCheckpointDiff(a *app) *cobra.Command {
 	var patch bool
-	cmd := &cobra.Command{Use: "diff SESSION A B", Short: "Show what changed between two saved states", Args: exactArgs("a session", "a checkpoint or @SEQ", "a second one"),
+	cmd := &cobra.Command{Use: "diff SESSION A B", Short: "Show what changed between two saved states",
+		Args:              exactArgs("a session", "a checkpoint or @SEQ", "a second one"),
 		ValidArgsFunction: a.completeSessions,
-		Long:              "Compare two saved states of a session's files. Each is a checkpoint's id, or @SEQ for the state at a position; @1 is the beginning.",
+		Long: "Compare two saved states of a session's files. Each is a checkpoint's id, or @SEQ for " +
+			"the state at a position; @1 is the beginning.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runCheckpointDiff(cmd.Context(), a, args, patch)
 		}}
@@ -229,9 +239,11 @@ func printChange(a *app, ch client.PathChange, patch bool) error {
 }
 
 func newCheckpointRestore(a *app) *cobra.Command {
-	return &cobra.Command{Use: "restore SESSION CHECKPOINT", Short: "Take a session's machine back to a saved state", Args: exactArgs("a session", "a checkpoint or @SEQ"),
+	return &cobra.Command{Use: "restore SESSION CHECKPOINT", Short: "Take a session's machine back to a saved state",
+		Args:              exactArgs("a session", "a checkpoint or @SEQ"),
 		ValidArgsFunction: a.completeSessions,
-		Long:              "Take the files of a session's machine back to a saved state; the conversation stays. It is rewind --machine, with a checkpoint.",
+		Long: "Take the files of a session's machine back to a saved state; the conversation stays. It " +
+			"is rewind --machine, with a checkpoint.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runCheckpointRestore(cmd.Context(), a, args[0], args[1])
 		}}

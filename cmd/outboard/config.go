@@ -39,7 +39,8 @@ func newConfigCheck(a *app) *cobra.Command {
 			}
 			return runConfigCheck(cmd.Context(), a, cmp.Or(file, append(args, "")[0]))
 		}}
-	cmd.Flags().StringVar(&file, "config", "", "configuration file, as for outboard serve (default config.yaml in the data directory)")
+	cmd.Flags().StringVar(&file, "config", "", "configuration file, as for outboard serve (default config.yaml in "+
+		"the data directory)")
 	return cmd
 }
 
@@ -105,7 +106,8 @@ func runConfigInit(a *app) error {
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return outboard.Errorf(outboard.Conflict, "%s is there already", path).WithHint("outboard config check says whether it is in order")
+		return outboard.Errorf(outboard.Conflict, "%s is there already", path).
+			WithHint("outboard config check says whether it is in order")
 	}
 	if err != nil {
 		return dataError(filepath.Dir(path), err)

@@ -19,8 +19,9 @@ import (
 type need uint8
 
 const (
-	needWork  need = 1 << iota // sessions must be run while the command lasts
-	needThere                  // it is about what is there already: a data directory whose name was mistyped is not made
+	needWork need = 1 << iota // sessions must be run while the command lasts
+	// it is about what is there already: a data directory whose name was mistyped is not made
+	needThere
 
 	needAnswers need = 0
 )
@@ -41,8 +42,8 @@ func (c *conn) Close() {
 	}
 }
 
-// connect finds the server: OUTBOARD_URL, else a server that runs on the data directory, else one that it starts: in the background when
-// sessions are to be run, in this process for answers and with --foreground.
+// connect finds the server: OUTBOARD_URL, else a server that runs on the data directory, else one that it
+// starts: in the background when sessions are to be run, in this process for answers and with --foreground.
 func (a *app) connect(ctx context.Context, want need) (*conn, error) {
 	c, err := a.connectRunning(ctx)
 	if c != nil || err != nil {
@@ -62,8 +63,8 @@ func (a *app) connect(ctx context.Context, want need) (*conn, error) {
 	return a.connectPrivate(ctx, data, want)
 }
 
-// dataThere is dataDir for what is about the sessions of a server. It refuses a directory that --data or OUTBOARD_DATA names and that does
-// not exist. Where neither names one it is the default, and empty as yet.
+// dataThere is dataDir for what is about the sessions of a server. It refuses a directory that --data or
+// OUTBOARD_DATA names and that does not exist. Where neither names one it is the default, and empty as yet.
 func (a *app) dataThere() (string, error) {
 	data, err := a.dataDir()
 	name, without := "--data", cmp.Or(a.env("OUTBOARD_DATA"), a.defaultData())
@@ -107,14 +108,15 @@ func (a *app) connectRunning(ctx context.Context) (*conn, error) {
 		return nil, nil
 	}
 	if key = cmp.Or(key, a.env("OUTBOARD_API_KEY")); key == "" {
-		return nil, outboard.Errorf(outboard.Unauthenticated, "a server of %s runs (process %d at %s), and %s is not there", data, addr.PID, addr.URL, keyPath(data)).
+		return nil, outboard.Errorf(outboard.Unauthenticated,
+			"a server of %s runs (process %d at %s), and %s is not there", data, addr.PID, addr.URL, keyPath(data)).
 			WithHint("set OUTBOARD_API_KEY, or make a new key: outboard key recover")
 	}
 	return a.reach(ctx, data, key, addr)
 }
 
-// privateGrace is how long a private server lets turns come to their next step when its command ends: somebody waits for the
-// prompt, running calls go on in their sandboxes, and the next server picks up the rest.
+// privateGrace is how long a private server lets turns come to their next step when its command ends: somebody
+// waits for the prompt, running calls go on in their sandboxes, and the next server picks up the rest.
 const privateGrace = time.Second
 
 // work makes sure that somebody runs sessions: the private server starts to, if it does not.
@@ -148,7 +150,8 @@ func (a *app) dialPinned(at address, key, data string) (*conn, error) {
 }
 
 func (a *app) clientConfig(url, key string) client.Config {
-	return client.Config{URL: url, Key: key, Insecure: a.env("OUTBOARD_INSECURE") == "1", Org: cmp.Or(a.org, a.env("OUTBOARD_ORG")),
+	return client.Config{URL: url, Key: key, Insecure: a.env("OUTBOARD_INSECURE") == "1",
+		Org:       cmp.Or(a.org, a.env("OUTBOARD_ORG")),
 		UserAgent: "outboard-cli/" + thisVersion().Version}
 }
 
@@ -166,7 +169,8 @@ func (a *app) connectPrivate(ctx context.Context, data string, want need) (*conn
 	key := a.env("OUTBOARD_API_KEY")
 	if key == "" {
 		if key, err = readKey(data); err == nil && key == "" {
-			err = outboard.Errorf(outboard.Unauthenticated, "the store has an admin key, and %s does not hold it", keyPath(data)).
+			err = outboard.Errorf(outboard.Unauthenticated, "the store has an admin key, and %s does not hold it",
+				keyPath(data)).
 				WithHint("set OUTBOARD_API_KEY, or copy admin.key from the machine that made it")
 		}
 	}

@@ -34,7 +34,8 @@ func TestNoCoreDumps(t *testing.T) {
 		t.Skipf("this process may write no core files itself: %+v, %v", limit, err)
 	}
 	for _, how := range []string{"plain", "safe"} {
-		cmd := exec.Command("/bin/sh", "-c", `ulimit -S -c "$(ulimit -H -c)"; exec "$0" "$@"`, os.Args[0], "-test.run=^TestNoCoreDumps$")
+		cmd := exec.Command("/bin/sh", "-c", `ulimit -S -c "$(ulimit -H -c)"; exec "$0" "$@"`, os.Args[0],
+			"-test.run=^TestNoCoreDumps$")
 		cmd.Dir = t.TempDir()
 		cmd.Env = append(os.Environ(), crashEnv+"="+how, "GOTRACEBACK=crash")
 		out, _ := cmd.CombinedOutput() // it dies
@@ -64,7 +65,8 @@ func TestHeapReserveIsNoMemory(t *testing.T) {
 		}
 		// By the pages it has touched: the most memory it had is said to be at least what this process has,
 		// whose it shared before its exec.
-		if used, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); !ok || used.Minflt*int64(os.Getpagesize()) >= heapReserveSize {
+		if used, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); !ok ||
+			used.Minflt*int64(os.Getpagesize()) >= heapReserveSize {
 			t.Fatalf("a command touched %d pages", used.Minflt)
 		}
 	}

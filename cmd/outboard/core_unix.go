@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// noCoreDumps keeps this process's memory, which holds open secrets for moments, out of files and crash collectors. On Linux the
-// limit is one byte: no file is written below a page, and the kernel takes exactly one as "do not pipe it to a collector either",
-// where it would not heed zero.
+// noCoreDumps keeps this process's memory, which holds open secrets for moments, out of files and crash
+// collectors. On Linux the limit is one byte: no file is written below a page, and the kernel takes exactly one
+// as "do not pipe it to a collector either", where it would not heed zero.
 func noCoreDumps() error {
 	limit := syscall.Rlimit{}
 	if runtime.GOOS == "linux" {

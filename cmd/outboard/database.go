@@ -71,7 +71,8 @@ func checkDatabase(data, address string) error {
 	case here && d.Where == "sqlite":
 		if _, err := os.Stat(server.SQLitePath(data)); errors.Is(err, fs.ErrNotExist) {
 			return notThisDatabase(data, d, "that is not there").
-				WithHint("bring it back; to begin with a new one, move %s and %s away", databasePath(data), keyPath(data))
+				WithHint("bring it back; to begin with a new one, move %s and %s away", databasePath(data),
+					keyPath(data))
 		}
 		return nil
 	}
@@ -80,7 +81,8 @@ func checkDatabase(data, address string) error {
 			WithHint("start its server: outboard serve --db ADDRESS --data %s; or set OUTBOARD_DB", data)
 	}
 	return notThisDatabase(data, d, "this command names "+whereOf(address)).
-		WithHint("use another --data for another database, or remove %s to give the directory to it", databasePath(data))
+		WithHint("use another --data for another database, or remove %s to give the directory to it",
+			databasePath(data))
 }
 
 // refuseOrphan refuses to make a database in a directory that holds the key of one that is elsewhere.
@@ -93,7 +95,8 @@ func refuseOrphan(data string) error {
 		return nil
 	}
 	return outboard.Errorf(outboard.Conflict, "%s holds an admin key, and its database is not there", data).
-		WithHint("start the server of that key with its --db or --config; to begin with a new database, move %s away", keyPath(data))
+		WithHint("start the server of that key with its --db or --config; to begin with a new database, move %s away",
+			keyPath(data))
 }
 
 func notThisDatabase(data string, d database, but string) *outboard.Error {
@@ -101,7 +104,8 @@ func notThisDatabase(data string, d database, but string) *outboard.Error {
 	if where == "sqlite" {
 		where = server.SQLitePath(data)
 	}
-	return outboard.Errorf(outboard.Conflict, "the data directory %s belongs to the database %s, and %s", data, where, but).WithCode("other_database")
+	return outboard.Errorf(outboard.Conflict, "the data directory %s belongs to the database %s, and %s", data, where,
+		but).WithCode("other_database")
 }
 
 // claimDatabase binds a data directory to the database that was opened, or refuses when it belongs to another.
@@ -119,7 +123,8 @@ func claimDatabase(ctx context.Context, data, address string, st *store.Store) e
 		return nil
 	case d.ID != "":
 		return notThisDatabase(data, d, "the one there now is not the one it was").
-			WithHint("bring the old database back, or give the directory to this one: move %s and %s away", databasePath(data), keyPath(data))
+			WithHint("bring the old database back, or give the directory to this one: move %s and %s away",
+				databasePath(data), keyPath(data))
 	}
 	b, err := json.Marshal(database{ID: id, Where: whereOf(address)})
 	if err == nil {

@@ -33,8 +33,9 @@ const (
 	demoSlow = "./test.sh --slow"
 	// demoHead is how long that command has run when it happens: it takes about four seconds.
 	demoHead = 1200 * time.Millisecond
-	// demoRest is how long the destroyed sandbox is left alone: longer than a server stays connected to one after a turn. A call
-	// that is sent to a sandbox as it dies has an unknown outcome, which is right, and another story.
+	// demoRest is how long the destroyed sandbox is left alone: longer than a server stays connected to one
+	// after a turn. A call that is sent to a sandbox as it dies has an unknown outcome, which is right, and
+	// another story.
 	demoRest = 2500 * time.Millisecond
 	// demoTime bounds the whole demo; it takes about ten seconds.
 	demoTime = 90 * time.Second
@@ -42,8 +43,10 @@ const (
 
 func newDemo(a *app) *cobra.Command {
 	var keep bool
-	cmd := &cobra.Command{Use: "demo", Short: "Watch an agent work while what drives it is killed: no key, no network", Args: exactArgs(),
-		Long: "Start a throwaway server, let a scripted agent fix a failing test in a sandbox, kill the server while a command runs, let\n" +
+	cmd := &cobra.Command{Use: "demo", Short: "Watch an agent work while what drives it is killed: no key, no network",
+		Args: exactArgs(),
+		Long: "Start a throwaway server, let a scripted agent fix a failing test in a sandbox, kill the server " +
+			"while a command runs, let\n" +
 			"another take over, destroy the sandbox, and go on in a new one. Then prove from the session's log that nothing was lost and\n" +
 			"nothing ran twice. Exits with 0 only if all of it held.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return runDemo(cmd.Context(), a, keep) }}
@@ -79,7 +82,8 @@ func runDemo(user context.Context, a *app, keep bool) (err error) {
 	}
 	d := &demo{a: a, dir: dir, begun: time.Now()}
 	defer func() {
-		// What failed is worth a look, unless nothing had begun, or somebody left: with Ctrl-C, or the reader of the output.
+		// What failed is worth a look, unless nothing had begun, or somebody left: with Ctrl-C, or the reader of
+		// the output.
 		failed := err != nil && d.session.ID != "" && !errors.Is(err, syscall.EPIPE) && user.Err() == nil
 		if cerr := d.clean(keep || failed); cerr != nil {
 			err = errors.Join(err, fmt.Errorf("cleaning up: %w", cerr))
@@ -176,12 +180,14 @@ func (d *demo) first(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	agent, err := agentByName(ctx, d.c.Client, "demo", map[string]any{"name": "demo", "model": "script/demo", "tools": []any{map[string]any{"type": toolsetName}}})
+	agent, err := agentByName(ctx, d.c.Client, "demo", map[string]any{"name": "demo", "model": "script/demo",
+		"tools": []any{map[string]any{"type": toolsetName}}})
 	if err != nil {
 		return err
 	}
 	d.session, err = d.c.CreateSession(ctx, client.NewSession{Agent: agent, EnvironmentID: env, Title: demoTask,
-		Metadata: map[string]string{workspaceKey: d.work.file.ID + ":" + fleet.WorkspaceGzip}, InitialEvents: []any{client.UserMessage(demoTask)}})
+		Metadata: map[string]string{workspaceKey: d.work.file.ID + ":" +
+			fleet.WorkspaceGzip}, InitialEvents: []any{client.UserMessage(demoTask)}})
 	if err != nil {
 		return err
 	}
@@ -191,7 +197,8 @@ func (d *demo) first(ctx context.Context) error {
 	if err := (runOptions{}).announce(d.a, d.session, d.work); err != nil {
 		return err
 	}
-	d.watch = &watch{a: d.a, c: d.c, id: d.session.ID, tl: d.a.newTimeline(), opt: client.FollowOptions{Past: true, Own: true}}
+	d.watch = &watch{a: d.a, c: d.c, id: d.session.ID, tl: d.a.newTimeline(),
+		opt: client.FollowOptions{Past: true, Own: true}}
 	d.watch.tl.users = true
 	return d.until(ctx, func(ev client.Event) (bool, error) {
 		if ev.Type != ownPrefix+"call.started" {
@@ -224,7 +231,8 @@ func (d *demo) until(ctx context.Context, done func(client.Event) (bool, error))
 			return err
 		}
 		if rest, err := d.watch.rested(ctx, ev); err != nil || rest != "" {
-			return errors.Join(err, fmt.Errorf("the session came to rest early (%s); server log: %s", rest, d.server.log))
+			return errors.Join(err, fmt.Errorf("the session came to rest early (%s); server log: %s", rest,
+				d.server.log))
 		}
 	}
 	return context.Cause(ctx)
@@ -260,7 +268,8 @@ func (d *demo) takeover(ctx context.Context) error {
 		return err
 	}
 	d.took = time.Since(d.killed)
-	d.mark("server %d took over, %v later; the command was not started again", d.server.pid(), d.took.Round(10*time.Millisecond))
+	d.mark("server %d took over, %v later; the command was not started again", d.server.pid(),
+		d.took.Round(10*time.Millisecond))
 	return d.until(ctx, resting)
 }
 
@@ -335,7 +344,8 @@ func (d *demo) clean(keep bool) error {
 func (d *demo) mark(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if d.a.json {
-		if err := d.a.object(map[string]any{"type": "demo", "text": text, "seconds": time.Since(d.begun).Seconds()}); err != nil {
+		if err := d.a.object(map[string]any{"type": "demo", "text": text, "seconds": time.Since(d.begun).
+			Seconds()}); err != nil {
 			d.a.complain("output", err.Error(), "", exitFailed)
 		}
 		return
@@ -347,5 +357,6 @@ func (d *demo) say(format string, args ...any) { d.a.say(format, args...) }
 
 // errDemo marks a demo that ran and did not hold what it claims.
 func errDemo(failed int) error {
-	return outboard.Errorf(outboard.Internal, "%d of the demo's claims did not hold; the data directory was kept", failed).WithCode("demo_failed")
+	return outboard.Errorf(outboard.Internal, "%d of the demo's claims did not hold; the data directory was kept",
+		failed).WithCode("demo_failed")
 }

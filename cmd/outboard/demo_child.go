@@ -78,9 +78,11 @@ func (c *child) await(ctx context.Context, ready <-chan readyLine) error {
 		return nil
 	case err := <-c.exited:
 		c.done = true
-		return outboard.Errorf(outboard.Unavailable, "the server ended before it answered: %w", err).WithHint("its log is %s", c.log)
+		return outboard.Errorf(outboard.Unavailable, "the server ended before it answered: %w", err).
+			WithHint("its log is %s", c.log)
 	case <-t.C:
-		return errors.Join(outboard.Errorf(outboard.Unavailable, "the server did not answer within %v", childStart), c.kill())
+		return errors.Join(outboard.Errorf(outboard.Unavailable, "the server did not answer within %v", childStart),
+			c.kill())
 	case <-ctx.Done():
 		return errors.Join(context.Cause(ctx), c.kill())
 	}
@@ -134,7 +136,8 @@ func sandboxInit(dir string) (int, error) {
 		Start uint64 `json:"start"`
 	}
 	if err := json.Unmarshal(b, &st); err != nil || st.Pid <= 1 {
-		return 0, fmt.Errorf("finding the sandbox's first process in %s: %w", dir, errors.Join(err, errors.New("no process is recorded")))
+		return 0, fmt.Errorf("finding the sandbox's first process in %s: %w", dir,
+			errors.Join(err, errors.New("no process is recorded")))
 	}
 	if server.ProcessStart(st.Pid) != fmt.Sprint(st.Start) {
 		return 0, fmt.Errorf("the sandbox's first process %d is gone already", st.Pid)

@@ -88,7 +88,8 @@ func (d *demo) prove(r *record, runs []byte) []claim {
 			once++
 		}
 	}
-	add("every call was started once and has one outcome", once > 0 && once == len(r.started) && len(r.finished) == once,
+	add("every call was started once and has one outcome", once > 0 && once == len(r.started) &&
+		len(r.finished) == once,
 		"%s, %d of them exactly once", count(len(r.started), "call"), once)
 	known := 0
 	for _, f := range r.finished {
@@ -120,8 +121,10 @@ func (d *demo) proveTakeover(r *record, add adder) {
 			later = max(later, one.Epoch)
 		}
 	}
-	ok := s[0].at.Before(d.killed) && f[0].at.After(d.killed) && f[0].Outcome == "ok" && f[0].Exit != nil && *f[0].Exit == 0 && later > s[0].Epoch
-	add(text, ok, "started under lease %d, %.1fs before the kill; finished with exit 0 under a later lease, %.1fs after it",
+	ok := s[0].at.Before(d.killed) && f[0].at.After(d.killed) && f[0].Outcome == "ok" && f[0].Exit != nil &&
+		*f[0].Exit == 0 && later > s[0].Epoch
+	add(text, ok, "started under lease %d, %.1fs before the kill; finished with exit 0 under a later lease, %.1fs "+
+		"after it",
 		s[0].Epoch, d.killed.Sub(s[0].at).Seconds(), f[0].at.Sub(d.killed).Seconds())
 }
 
@@ -132,7 +135,8 @@ func (d *demo) proveRestore(r *record, add adder) {
 		return
 	}
 	last := r.ready[1]
-	add(text, r.lost[0].Sandbox == d.lost && last.Sandbox != d.lost && last.From != "", "%s was lost; %s was restored from %s", d.lost, last.Sandbox, last.From)
+	add(text, r.lost[0].Sandbox == d.lost && last.Sandbox != d.lost && last.From != "",
+		"%s was lost; %s was restored from %s", d.lost, last.Sandbox, last.From)
 }
 
 // demoLine is the demo's last line with --json.
@@ -159,14 +163,16 @@ func (d *demo) finale(ctx context.Context) error {
 	}
 	claims := d.prove(r, runs)
 	claims = append(claims, claim{"the patch has the work of both sandboxes",
-		bytes.Contains(patch, []byte("tr -cs")) && bytes.Contains(patch, []byte("- Slugs have")), "lib/text.sh from the first, CHANGELOG.md from the second"})
+		bytes.Contains(patch, []byte("tr -cs")) &&
+			bytes.Contains(patch, []byte("- Slugs have")), "lib/text.sh from the first, CHANGELOG.md from the second"})
 	failed := 0
 	for _, c := range claims {
 		if !c.OK {
 			failed++
 		}
 	}
-	line := demoLine{Type: "demo_result", OK: failed == 0, Seconds: time.Since(d.begun).Seconds(), Takeover: d.took.Seconds(),
+	line := demoLine{Type: "demo_result", OK: failed == 0, Seconds: time.Since(d.begun).Seconds(),
+		Takeover:  d.took.Seconds(),
 		Isolation: d.caps.Isolation, Gaps: d.caps.Gaps, Claims: claims, Patch: string(patch)}
 	if d.a.json {
 		err = d.a.object(line)
@@ -204,7 +210,8 @@ func (d *demo) bringHome(ctx context.Context) (patch, runs []byte, err error) {
 // print is the closing page.
 func (d *demo) print(l demoLine, patch []byte) error {
 	st, out := d.a.style(), d.a.out
-	fmt.Fprintf(out, "%s\n\n%s\n", st.Good("✓ ")+fmt.Sprintf("done in %.1fs", l.Seconds), st.Bold("Proof, from the session's log and files"))
+	fmt.Fprintf(out, "%s\n\n%s\n", st.Good("✓ ")+fmt.Sprintf("done in %.1fs", l.Seconds),
+		st.Bold("Proof, from the session's log and files"))
 	for _, c := range l.Claims {
 		mark := st.Good("ok")
 		if !c.OK {

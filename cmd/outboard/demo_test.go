@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// The demo is what a stranger sees first: it must hold every claim it makes, within the time it promises, and leave nothing.
+// The demo is what a stranger sees first: it must hold every claim it makes, within the time it promises, and
+// leave nothing.
 func TestDemo(t *testing.T) {
 	tmp := t.TempDir()
 	if err := os.Chmod(tmp, 0o755); err != nil {
@@ -21,7 +22,8 @@ func TestDemo(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "demo", "--json")
-	cmd.Env = append(os.Environ(), mainEnv+"=1", "OUTBOARD_GUEST="+guestPath, "TMPDIR="+tmp, "OUTBOARD_URL=", "OUTBOARD_DATA=")
+	cmd.Env = append(os.Environ(), mainEnv+"=1", "OUTBOARD_GUEST="+guestPath, "TMPDIR="+tmp, "OUTBOARD_URL=",
+		"OUTBOARD_DATA=")
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	begun := time.Now()
 	if err := cmd.Run(); err != nil {
@@ -58,7 +60,8 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// Who leaves early, by closing the demo's output (outboard demo | head) or with Ctrl-C, must not leave a server and a sandbox behind.
+// Who leaves early, by closing the demo's output (outboard demo | head) or with Ctrl-C, must not leave a server
+// and a sandbox behind.
 func TestDemoLeftEarly(t *testing.T) {
 	for name, tt := range map[string]struct {
 		leave func(demo *os.Process, out io.Closer) error
@@ -73,7 +76,8 @@ func TestDemoLeftEarly(t *testing.T) {
 				t.Fatal(err)
 			}
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "demo")
-			cmd.Env = append(os.Environ(), mainEnv+"=1", "OUTBOARD_GUEST="+guestPath, "TMPDIR="+tmp, "OUTBOARD_URL=", "OUTBOARD_DATA=")
+			cmd.Env = append(os.Environ(), mainEnv+"=1", "OUTBOARD_GUEST="+guestPath, "TMPDIR="+tmp, "OUTBOARD_URL=",
+				"OUTBOARD_DATA=")
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -82,7 +86,8 @@ func TestDemoLeftEarly(t *testing.T) {
 				t.Fatal(err)
 			}
 			line, rerr := bufio.NewReader(out).ReadString('\n')
-			if lerr := tt.leave(cmd.Process, out); rerr != nil || lerr != nil || !strings.Contains(line, "script/demo") {
+			if lerr := tt.leave(cmd.Process, out); rerr != nil || lerr != nil ||
+				!strings.Contains(line, "script/demo") {
 				t.Errorf("the first line is %q (%v, %v)", line, rerr, lerr)
 			}
 			if err := cmd.Wait(); cmd.ProcessState.ExitCode() != tt.exit {
@@ -102,10 +107,12 @@ func TestDemoProofCanFail(t *testing.T) {
 	good := func() (*demo, *record) {
 		d := &demo{slow: "c2", lost: "sbx_1", killed: at.Add(2 * time.Second)}
 		r := &record{ordered: true, events: 9, started: map[string][]recorded{}, finished: map[string][]recorded{},
-			lost: []recorded{{Sandbox: "sbx_1"}}, ready: []recorded{{Sandbox: "sbx_1"}, {Sandbox: "sbx_2", From: "ckpt_1"}}}
+			lost: []recorded{{Sandbox: "sbx_1"}}, ready: []recorded{{Sandbox: "sbx_1"},
+				{Sandbox: "sbx_2", From: "ckpt_1"}}}
 		for i, c := range []string{"c1", "c2", "c3"} {
 			r.started[c] = []recorded{{Call: c, Epoch: int64(1 + i/2), at: at.Add(time.Duration(i) * time.Second)}}
-			r.finished[c] = []recorded{{Call: c, Outcome: "ok", Exit: &exit, at: at.Add(time.Duration(3+i) * time.Second)}}
+			r.finished[c] = []recorded{{Call: c, Outcome: "ok", Exit: &exit,
+				at: at.Add(time.Duration(3+i) * time.Second)}}
 		}
 		return d, r
 	}
@@ -132,13 +139,17 @@ func TestDemoProofCanFail(t *testing.T) {
 			r.finished["c1"] = append(r.finished["c1"], r.finished["c1"][0])
 			return "x\n"
 		},
-		"no outcome":             func(_ *demo, r *record) string { delete(r.finished, "c3"); return "x\n" },
-		"outcome without start":  func(_ *demo, r *record) string { r.finished["c9"] = r.finished["c1"]; return "x\n" },
-		"out of order":           func(_ *demo, r *record) string { r.ordered = false; return "x\n" },
-		"finished before kill":   func(d *demo, _ *record) string { d.killed = at.Add(time.Hour); return "x\n" },
-		"started after kill":     func(d *demo, _ *record) string { d.killed = at; return "x\n" },
-		"same lease":             func(_ *demo, r *record) string { r.started["c3"][0].Epoch = 1; return "x\n" },
-		"outcome unknown":        func(_ *demo, r *record) string { r.finished["c2"][0].Outcome = "unknown"; return "x\n" },
+		"no outcome":            func(_ *demo, r *record) string { delete(r.finished, "c3"); return "x\n" },
+		"outcome without start": func(_ *demo, r *record) string { r.finished["c9"] = r.finished["c1"]; return "x\n" },
+		"out of order":          func(_ *demo, r *record) string { r.ordered = false; return "x\n" },
+		"finished before kill":  func(d *demo, _ *record) string { d.killed = at.Add(time.Hour); return "x\n" },
+		"started after kill":    func(d *demo, _ *record) string { d.killed = at; return "x\n" },
+		"same lease":            func(_ *demo, r *record) string { r.started["c3"][0].Epoch = 1; return "x\n" },
+		"outcome unknown": func(_ *demo,
+			r *record) string {
+			r.finished["c2"][0].Outcome = "unknown"
+			return "x\n"
+		},
 		"same sandbox":           func(_ *demo, r *record) string { r.ready[1].Sandbox = "sbx_1"; return "x\n" },
 		"no checkpoint":          func(_ *demo, r *record) string { r.ready[1].From = ""; return "x\n" },
 		"sandbox was never lost": func(_ *demo, r *record) string { r.lost = nil; return "x\n" },

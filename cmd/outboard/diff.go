@@ -19,8 +19,10 @@ import (
 
 func newDiff(a *app) *cobra.Command {
 	var stat, names bool
-	cmd := &cobra.Command{Use: "diff SESSION", Short: "Show what a session changed", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
-		Long: "Compare the session's newest saved workspace with the work that was sent. On a terminal control characters are shown as\n" +
+	cmd := &cobra.Command{Use: "diff SESSION", Short: "Show what a session changed", Args: exactArgs("a session"),
+		ValidArgsFunction: a.completeSessions,
+		Long: "Compare the session's newest saved workspace with the work that was sent. On a terminal control " +
+			"characters are shown as\n" +
 			"text; into a pipe or file goes the exact patch, which git apply takes.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			form := worktree.Patch
@@ -53,7 +55,8 @@ func runDiff(ctx context.Context, a *app, form worktree.Form, ref string) error 
 		warnLeft(a, b.result.Left)
 	}
 	if a.json {
-		return a.object(map[string]any{"type": "diff", "session_id": b.session.ID, "base": b.sent.Base, "changed": len(patch) > 0, "diff": string(patch)})
+		return a.object(map[string]any{"type": "diff", "session_id": b.session.ID, "base": b.sent.Base,
+			"changed": len(patch) > 0, "diff": string(patch)})
 	}
 	if len(patch) == 0 {
 		a.say("%s changed nothing", sessionName(b.session.ID))
@@ -121,8 +124,8 @@ func (h *home) diff(ctx context.Context, form worktree.Form) ([]byte, error) {
 	return h.result.Diff(ctx, form)
 }
 
-// began finds what was sent: what this machine remembers of it, or what the server has. To apply, there must be files to apply to: those
-// that were sent, or a clone of the repository around the working directory.
+// began finds what was sent: what this machine remembers of it, or what the server has. To apply, there must be
+// files to apply to: those that were sent, or a clone of the repository around the working directory.
 func (h *home) began(ctx context.Context, c *conn, apply bool) (worktree.Sent, error) {
 	rec, err := loadSent(c.data, h.session.ID)
 	if err != nil && outboard.KindOf(err) != outboard.NotFound {
@@ -135,8 +138,10 @@ func (h *home) began(ctx context.Context, c *conn, apply bool) (worktree.Sent, e
 			return worktree.Sent{Base: rec.Base, Head: rec.Head, Start: rec.Start}, nil
 		}
 		if apply && errors.Is(gone, fs.ErrNotExist) {
-			return worktree.Sent{}, outboard.Errorf(outboard.NotFound, "%s, where the session's files came from, is gone", rec.Root).
-				WithHint("outboard pull %s . -o DIR brings the result into another directory", sessionName(h.session.ID))
+			return worktree.Sent{}, outboard.Errorf(outboard.NotFound,
+				"%s, where the session's files came from, is gone", rec.Root).
+				WithHint("outboard pull %s . -o DIR brings the result into another directory",
+					sessionName(h.session.ID))
 		}
 	}
 	name := sessionName(h.session.ID)
@@ -155,19 +160,21 @@ func (h *home) began(ctx context.Context, c *conn, apply bool) (worktree.Sent, e
 	}
 	h.remade, err = worktree.Remake(ctx, repo, workspacePrefix, body)
 	if outboard.KindOf(err) == outboard.NotFound && err != nil {
-		return worktree.Sent{}, outboard.Errorf(outboard.NotFound, "the work of %s was not sent from this machine, and cannot be applied here: %w", name, err).
+		return worktree.Sent{}, outboard.Errorf(outboard.NotFound,
+			"the work of %s was not sent from this machine, and cannot be applied here: %w", name, err).
 			WithHint("in a clone of its repository, git fetch; or anywhere: outboard diff %s | git apply", name)
 	}
 	if err != nil {
 		return worktree.Sent{}, err
 	}
 	t := h.remade.Tree
-	h.sent = &sent{Session: h.session.ID, Root: t.Root, GitDir: t.GitDir, Store: t.Store, Plain: t.Plain, Base: h.remade.Sent.Base}
+	h.sent = &sent{Session: h.session.ID, Root: t.Root, GitDir: t.GitDir, Store: t.Store, Plain: t.Plain,
+		Base: h.remade.Sent.Base}
 	return h.remade.Sent, nil
 }
 
-// bringHome downloads a session's newest workspace and compares it with what was sent. With commits, the result can be applied, and a
-// branch has the session's commits.
+// bringHome downloads a session's newest workspace and compares it with what was sent. With commits, the result
+// can be applied, and a branch has the session's commits.
 func (a *app) bringHome(ctx context.Context, ref string, commits bool) (*home, error) {
 	c, err := a.connect(ctx, needThere)
 	if err != nil {

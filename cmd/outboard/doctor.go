@@ -19,8 +19,10 @@ import (
 )
 
 func newDoctor(a *app) *cobra.Command {
-	return &cobra.Command{Use: "doctor", Short: "Say what this host can isolate, and how to fix the rest", Args: exactArgs(),
-		Long: "Try to make a sandbox of each isolation and say what it protects and what it does not. Exits with 9 when none of the default one can be made.",
+	return &cobra.Command{Use: "doctor", Short: "Say what this host can isolate, and how to fix the rest",
+		Args: exactArgs(),
+		Long: "Try to make a sandbox of each isolation and say what it protects and what it does not. Exits with 9 " +
+			"when none of the default one can be made.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return runDoctor(cmd.Context(), a) }}
 }
 
@@ -80,7 +82,8 @@ func (d *diagnosis) other(ctx context.Context, a *app, guest string) {
 	d.Other = append(d.Other, kernelCheck()...)
 	git, err := exec.LookPath("git")
 	if err != nil {
-		err = outboard.Errorf(outboard.Unavailable, "not installed: run cannot send work, diff and apply cannot bring it home").WithHint("install git")
+		err = outboard.Errorf(outboard.Unavailable, "not installed: run cannot send work, diff and apply cannot "+
+			"bring it home").WithHint("install git")
 	}
 	d.Other = append(d.Other, check("git", git, err))
 	cfg, err := loadConfig(data, "", a.env)
@@ -91,8 +94,9 @@ func (d *diagnosis) other(ctx context.Context, a *app, guest string) {
 		for _, p := range cfg.LLM.Providers {
 			d.Models = append(d.Models, p.Name)
 		}
-		d.Other = append(d.Other, native.Check{Name: "sandbox pool", OK: true, Detail: fmt.Sprintf("per kind of sandbox, %d started and %d places kept ready "+
-			"(sandbox.warm, sandbox.ahead)", cfg.Sandbox.Guests(), cfg.Sandbox.Places())})
+		d.Other = append(d.Other, native.Check{Name: "sandbox pool", OK: true,
+			Detail: fmt.Sprintf("per kind of sandbox, %d started and %d places kept ready "+
+				"(sandbox.warm, sandbox.ahead)", cfg.Sandbox.Guests(), cfg.Sandbox.Places())})
 		if guest != "" {
 			d.Other = append(d.Other, tryIsolations(ctx, cfg.Sandbox, guest)...)
 		}
@@ -111,7 +115,8 @@ func writable(dir string) error {
 	for {
 		st, err := os.Stat(dir)
 		if err == nil && !st.IsDir() {
-			return outboard.Errorf(outboard.Unavailable, "%s is not a directory", dir).WithHint("name another with --data")
+			return outboard.Errorf(outboard.Unavailable, "%s is not a directory", dir).
+				WithHint("name another with --data")
 		}
 		if err == nil {
 			err := writeSome(dir)
@@ -119,7 +124,8 @@ func writable(dir string) error {
 				return outboard.FullDisk(dir+" cannot be written", err)
 			}
 			if err != nil {
-				return outboard.Errorf(outboard.Unavailable, "%s cannot be written: %w", dir, err).WithHint("name another with --data")
+				return outboard.Errorf(outboard.Unavailable, "%s cannot be written: %w", dir, err).
+					WithHint("name another with --data")
 			}
 			return nil
 		}
@@ -153,21 +159,25 @@ func (d *diagnosis) print(a *app) error {
 			if !c.OK {
 				mark = st.Bad("no  ")
 			}
-			if _, err := fmt.Fprintln(a.out, mark+term.Words(fmt.Sprintf(" %-16s %s", c.Name, term.Line(c.Detail, 0)), max(0, width-4), 22)); err != nil {
+			if _, err := fmt.Fprintln(a.out, mark+term.Words(fmt.Sprintf(" %-16s %s", c.Name, term.Line(c.Detail, 0)),
+				max(0, width-4), 22)); err != nil {
 				return err
 			}
 			if !c.OK && c.Fix != "" {
-				if _, err := fmt.Fprintln(a.out, term.Words(fmt.Sprintf("%22sfix: %s", "", term.Line(c.Fix, 0)), width, 27)); err != nil {
+				if _, err := fmt.Fprintln(a.out, term.Words(fmt.Sprintf("%22sfix: %s", "", term.Line(c.Fix, 0)), width,
+					27)); err != nil {
 					return err
 				}
 			}
 		}
 	}
 	if !d.Usable {
-		_, err := fmt.Fprintln(a.out, "\nno sandbox can be made here, so sessions cannot run tools; nothing is ever run on the host instead")
+		_, err := fmt.Fprintln(a.out, "\nno sandbox can be made here, so sessions cannot run tools; nothing is ever "+
+			"run on the host instead")
 		return err
 	}
-	if _, err := fmt.Fprintf(a.out, "\nisolation        %s\nlimits           %s\n", d.Isolation, cmp.Or(strings.Join(d.Limits, ", "), "none")); err != nil {
+	if _, err := fmt.Fprintf(a.out, "\nisolation        %s\nlimits           %s\n", d.Isolation,
+		cmp.Or(strings.Join(d.Limits, ", "), "none")); err != nil {
 		return err
 	}
 	for i, gap := range d.Gaps {

@@ -56,7 +56,8 @@ func try(ctx context.Context, i server.Isolation, guest string) (at server.Found
 	if err != nil {
 		return at, "", err
 	}
-	spec := sandbox.Spec{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Generation: "doctor", Network: &sandbox.Network{}}
+	spec := sandbox.Spec{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Generation: "doctor",
+		Network: &sandbox.Network{}}
 	sb, err := p.Create(ctx, spec)
 	if err != nil {
 		return at, "", fmt.Errorf("%s: %w", at, err)

@@ -21,13 +21,14 @@ const (
 	promiseEffects   = time.Second
 	promiseProcesses = 5 * time.Second
 
-	drillProcesses = 100              // enough that ending them one by one would show
-	drillCalls     = 600              // of the model and a tool, one after the other, before the session only waits for the model
-	drillBeats     = 3                // requests of the session that must have been seen before the kill
-	drillSetup     = 90 * time.Second // for the session to be as busy as it must be
-	drillWatch     = 3 * time.Second  // how long effects are looked for after the kill: well beyond the promise
-	drillPatience  = 10 * time.Second // for what has not ended by then
-	drillLook      = 20 * time.Millisecond
+	drillProcesses = 100 // enough that ending them one by one would show
+	// of the model and a tool, one after the other, before the session only waits for the model
+	drillCalls    = 600
+	drillBeats    = 3                // requests of the session that must have been seen before the kill
+	drillSetup    = 90 * time.Second // for the session to be as busy as it must be
+	drillWatch    = 3 * time.Second  // how long effects are looked for after the kill: well beyond the promise
+	drillPatience = 10 * time.Second // for what has not ended by then
+	drillLook     = 20 * time.Millisecond
 )
 
 // drillRow is one promise and what became of it.
@@ -68,14 +69,17 @@ type drill struct {
 // runDrill measures a kill. Without a target it makes a session of its own, and leaves nothing of it but records
 // in the audit.
 func runDrill(ctx context.Context, a *app, scope outboard.KillScope, ref string, o killOptions) (err error) {
-	d := &drill{a: a, scope: scope, level: outboard.KillLevel(o.level), target: ref, given: ref != "", watch: drillWatch, calls: drillCalls, mark: fmt.Sprintf("86400.%d", os.Getpid())}
+	d := &drill{a: a, scope: scope, level: outboard.KillLevel(o.level), target: ref, given: ref != "",
+		watch: drillWatch, calls: drillCalls, mark: fmt.Sprintf("86400.%d", os.Getpid())}
 	switch {
 	case d.level.Rank() == 0:
 		return usagef("--level %q is not pause, stop or revoke", o.level)
 	case scope == outboard.KillAll || scope == outboard.KillHost:
-		return usagef("a drill of %s would end the work of others", scope).WithHint("outboard kill --drill session, agent, environment, owner or credential")
+		return usagef("a drill of %s would end the work of others", scope).
+			WithHint("outboard kill --drill session, agent, environment, owner or credential")
 	case d.given && scope != outboard.KillSession:
-		return usagef("a drill takes a session, or makes what it kills").WithHint("outboard kill --drill session SESSION")
+		return usagef("a drill takes a session, or makes what it kills").
+			WithHint("outboard kill --drill session SESSION")
 	case prefixOf[scope] == "":
 		return usagef("%q cannot be killed: name session, agent, environment, owner or credential", scope)
 	}
@@ -104,7 +108,8 @@ func runDrill(ctx context.Context, a *app, scope outboard.KillScope, ref string,
 }
 
 // prefixOf are the scopes that a drill can make something for, and what their ids begin with.
-var prefixOf = map[outboard.KillScope]string{outboard.KillSession: outboard.PrefixSession, outboard.KillAgent: outboard.PrefixAgent,
+var prefixOf = map[outboard.KillScope]string{outboard.KillSession: outboard.PrefixSession,
+	outboard.KillAgent:       outboard.PrefixAgent,
 	outboard.KillEnvironment: outboard.PrefixEnvironment, outboard.KillOwner: outboard.PrefixKey, outboard.KillCredential: outboard.PrefixCredential}
 
 // prepare makes what is killed, and waits until it is busy.
@@ -135,8 +140,9 @@ func (d *drill) makeCredential(ctx context.Context) error {
 		return err
 	}
 	d.undo = append(d.undo, func(ctx context.Context) error { return d.c.DeleteVault(ctx, v.ID) })
-	k, err := d.c.CreateCredential(ctx, v.ID, map[string]any{"display_name": "drill", "auth": map[string]any{"type": outboard.AuthHeader, "name": "drill",
-		"hosts": []string{egress.SelftestHost}, "value": "a secret of a drill, good for nothing"}})
+	k, err := d.c.CreateCredential(ctx, v.ID, map[string]any{"display_name": "drill",
+		"auth": map[string]any{"type": outboard.AuthHeader, "name": "drill",
+			"hosts": []string{egress.SelftestHost}, "value": "a secret of a drill, good for nothing"}})
 	if err != nil {
 		return err
 	}
@@ -160,41 +166,48 @@ func (d *drill) script() string {
 	for range d.calls {
 		b.WriteString("- sleep: 100ms\n- bash: ':'\n")
 	}
-	b.WriteString("- sleep: 1h\n") // a session at rest does nothing that a kill could end, and its sandbox rests as well
+	// a session at rest does nothing that a kill could end, and its sandbox rests as well
+	b.WriteString("- sleep: 1h\n")
 	return b.String()
 }
 
 func (d *drill) makeSession(ctx context.Context) error {
 	name := "outboard kill --drill"
-	agent, err := d.c.CreateAgent(ctx, map[string]any{"name": name, "model": "script/steps", "tools": []any{map[string]any{"type": "agent_toolset_20260401"}}})
+	agent, err := d.c.CreateAgent(ctx, map[string]any{"name": name, "model": "script/steps",
+		"tools": []any{map[string]any{"type": "agent_toolset_20260401"}}})
 	if err != nil {
 		return err
 	}
 	d.undo = append(d.undo, func(ctx context.Context) error { return d.c.ArchiveAgent(ctx, agent.ID) })
-	env, err := d.c.CreateEnvironment(ctx, map[string]any{"name": fmt.Sprintf("%s %d", name, time.Now().UnixMicro()), "config": map[string]any{"type": "cloud",
-		"networking": map[string]any{"type": "limited", "allowed_hosts": []string{egress.SelftestHost}}}})
+	env, err := d.c.CreateEnvironment(ctx, map[string]any{"name": fmt.Sprintf("%s %d", name, time.Now().UnixMicro()),
+		"config": map[string]any{"type": "cloud",
+			"networking": map[string]any{"type": "limited", "allowed_hosts": []string{egress.SelftestHost}}}})
 	if err != nil {
 		return err
 	}
 	d.undo = append(d.undo, func(ctx context.Context) error { return d.c.DeleteEnvironment(ctx, env.ID) })
 	owner, key := d.c, client.Key{}
 	if d.scope == outboard.KillOwner {
-		if key, err = d.c.CreateKey(ctx, client.NewKey{Name: name, Role: "developer", Expires: int64(time.Hour.Seconds())}); err != nil {
+		if key, err = d.c.CreateKey(ctx, client.NewKey{Name: name, Role: "developer",
+			Expires: int64(time.Hour.Seconds())}); err != nil {
 			return err
 		}
 		d.undo = append(d.undo, func(ctx context.Context) error { _, err := d.c.RevokeKey(ctx, key.ID); return err })
-		if owner, err = client.New(client.Config{URL: d.c.URL(), Key: key.Secret, Insecure: d.a.env("OUTBOARD_INSECURE") == "1"}); err != nil {
+		if owner, err = client.New(client.Config{URL: d.c.URL(), Key: key.Secret,
+			Insecure: d.a.env("OUTBOARD_INSECURE") == "1"}); err != nil {
 			return err
 		}
 		d.undo = append(d.undo, func(context.Context) error { owner.Close(); return nil })
 	}
-	s, err := owner.CreateSession(ctx, client.NewSession{Agent: agent.ID, EnvironmentID: env.ID, Title: name, InitialEvents: []any{client.UserMessage(d.script())}})
+	s, err := owner.CreateSession(ctx, client.NewSession{Agent: agent.ID, EnvironmentID: env.ID, Title: name,
+		InitialEvents: []any{client.UserMessage(d.script())}})
 	if err != nil {
 		return err
 	}
 	d.session = s.ID
 	d.undo = append(d.undo, func(ctx context.Context) error { return d.remove(ctx, s.ID) })
-	d.target = map[outboard.KillScope]string{outboard.KillSession: s.ID, outboard.KillAgent: agent.ID, outboard.KillEnvironment: env.ID, outboard.KillOwner: key.ID}[d.scope]
+	d.target = map[outboard.KillScope]string{outboard.KillSession: s.ID, outboard.KillAgent: agent.ID,
+		outboard.KillEnvironment: env.ID, outboard.KillOwner: key.ID}[d.scope]
 	d.use = d.speak
 	if d.scope == outboard.KillOwner { // what must be dead is the key
 		d.use = func(ctx context.Context) error {
@@ -265,7 +278,8 @@ func (d *drill) busy(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return outboard.Errorf(outboard.Unavailable, "the session of the drill %s made %d requests, and its stream is open: %v (%w)", d.session, s.beats, s.stream, errors.Join(err, ctx.Err())).
+			return outboard.Errorf(outboard.Unavailable, "the session of the drill %s made %d requests, and its "+
+				"stream is open: %v (%w)", d.session, s.beats, s.stream, errors.Join(err, ctx.Err())).
 				WithHint("outboard logs %s", d.session)
 		case <-time.After(drillLook):
 		}
@@ -292,7 +306,8 @@ func (d *drill) throw(ctx context.Context) error {
 	if d.visible {
 		all.Go(func() { d.untilGone(watch) })
 	}
-	r, err := d.c.Kill(ctx, client.NewKill{Scope: string(d.scope), Target: d.target, Level: string(d.level), Reason: "a drill"})
+	r, err := d.c.Kill(ctx, client.NewKill{Scope: string(d.scope), Target: d.target, Level: string(d.level),
+		Reason: "a drill"})
 	if err != nil {
 		stop()
 		all.Wait()
@@ -314,7 +329,8 @@ func (d *drill) throw(ctx context.Context) error {
 func (d *drill) untilDead(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := d.use(ctx)
-		if _, ok := errors.AsType[*outboard.Error](err); ok && outboard.KindOf(err) != outboard.Unavailable && outboard.KindOf(err) != outboard.Canceled {
+		if _, ok := errors.AsType[*outboard.Error](err); ok && outboard.KindOf(err) != outboard.Unavailable &&
+			outboard.KindOf(err) != outboard.Canceled {
 			d.deadAt, d.deadWith = time.Now(), err
 			return
 		}
@@ -357,7 +373,8 @@ func (d *drill) judge(ctx context.Context) ([]drillRow, error) {
 		}
 		rows = append(rows, d.effects(s, call), d.processes(s))
 	}
-	dead := drillRow{Name: "tokens are dead", Took: d.deadAt.Sub(d.thrown).Seconds(), Promise: promiseProcesses.Seconds(), OK: !d.deadAt.IsZero()}
+	dead := drillRow{Name: "tokens are dead", Took: d.deadAt.Sub(d.thrown).Seconds(),
+		Promise: promiseProcesses.Seconds(), OK: !d.deadAt.IsZero()}
 	if d.deadAt.IsZero() {
 		dead.Took, dead.Note = time.Since(d.thrown).Seconds(), "a use was never refused"
 	} else {
@@ -372,7 +389,8 @@ func (d *drill) judge(ctx context.Context) ([]drillRow, error) {
 
 // lastCall is when the last tool call was dispatched.
 func (d *drill) lastCall(ctx context.Context) (at time.Time, err error) {
-	for e, err := range d.c.Events(ctx, d.session, client.EventQuery{Desc: true, Limit: 20, Types: []string{"agent.tool_use"}}) {
+	for e, err := range d.c.Events(ctx, d.session, client.EventQuery{Desc: true, Limit: 20,
+		Types: []string{"agent.tool_use"}}) {
 		return e.ProcessedAt, err
 	}
 	return at, nil
@@ -415,7 +433,8 @@ func (d *drill) processes(s seen) drillRow {
 	case d.visible:
 		row.Took, row.Note = d.gone.Sub(d.thrown).Seconds(), fmt.Sprintf("%d were seen here", drillProcesses)
 		if d.gone.IsZero() {
-			row.OK, row.Took, row.Note = false, time.Since(d.thrown).Seconds(), fmt.Sprintf("%d are left", processesMarked(d.mark))
+			row.OK, row.Took, row.Note = false, time.Since(d.thrown).Seconds(), fmt.Sprintf("%d are left",
+				processesMarked(d.mark))
 		}
 	default:
 		row.Took, row.Note = d.report.Took, "as the server says: they are not on this machine"
@@ -435,7 +454,8 @@ func (d *drill) show(rows []drillRow) error {
 			}
 			continue
 		}
-		table = append(table, []string{r.Name, formatSeconds(r.Took), "<= " + formatSeconds(r.Promise), map[bool]string{true: "ok", false: "BROKEN"}[r.OK], term.Line(r.Note, 100)})
+		table = append(table, []string{r.Name, formatSeconds(r.Took), "<= " + formatSeconds(r.Promise),
+			map[bool]string{true: "ok", false: "BROKEN"}[r.OK], term.Line(r.Note, 100)})
 	}
 	if !d.a.json {
 		if err := term.Table(d.a.out, []string{"AFTER A KILL", "TOOK", "PROMISE", "OK", "NOTE"}, table); err != nil {
@@ -459,7 +479,8 @@ func (d *drill) clean(ctx context.Context) (err error) {
 		return nil
 	}
 	if d.session != "" {
-		r, kerr := d.c.Kill(ctx, client.NewKill{Scope: string(outboard.KillSession), Target: d.session, Level: string(outboard.KillStop), Reason: "the end of a drill"})
+		r, kerr := d.c.Kill(ctx, client.NewKill{Scope: string(outboard.KillSession), Target: d.session,
+			Level: string(outboard.KillStop), Reason: "the end of a drill"})
 		if kerr == nil {
 			d.kills = append(d.kills, r.Kill.ID)
 		} else if outboard.KindOf(kerr) != outboard.NotFound {

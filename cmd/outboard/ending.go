@@ -28,7 +28,8 @@ type resultLine struct {
 }
 
 // end says how the session came to rest and what can be done next, and returns the matching exit code.
-func (o runOptions) end(ctx context.Context, a *app, c *conn, s client.Session, w *watch, rest string, hasWork bool) error {
+func (o runOptions) end(ctx context.Context, a *app, c *conn, s client.Session, w *watch, rest string,
+	hasWork bool) error {
 	line := resultLine{Type: "result", Session: s.ID, Name: sessionName(s.ID), Stop: rest, Calls: w.tl.done,
 		Seconds: w.tl.newest.Sub(w.tl.begun).Seconds(), Exit: restCode(rest)}
 	if err := w.total(ctx, &line); err != nil {
@@ -44,7 +45,8 @@ func (o runOptions) end(ctx context.Context, a *app, c *conn, s client.Session, 
 			line.Check, line.Exit = "failed", exitCheck
 		}
 		mark := map[string]string{checkKey: checkMark(line.Check, w.tl.rested)}
-		if err := c.UpdateSession(ctx, s.ID, mark); err != nil && outboard.KindOf(err) != outboard.Conflict { // it goes on already
+		// it goes on already
+		if err := c.UpdateSession(ctx, s.ID, mark); err != nil && outboard.KindOf(err) != outboard.Conflict {
 			return err
 		}
 	}
@@ -120,15 +122,18 @@ func (o runOptions) summary(a *app, line resultLine, w *watch, hasWork bool) err
 	}
 	hosts := make([]string, 0, len(line.Hosts))
 	for _, h := range line.Hosts {
-		hosts = append(hosts, fmt.Sprintf("\n  refused: %s   outboard net allow %s %s", term.Line(h, 0), line.Name, term.Line(h, 0)))
+		hosts = append(hosts, fmt.Sprintf("\n  refused: %s   outboard net allow %s %s", term.Line(h, 0), line.Name,
+			term.Line(h, 0)))
 	}
-	text := fmt.Sprintf("%s %s in %s   %s", mark, word, formatDuration(time.Duration(line.Seconds*float64(time.Second))), line.used())
+	text := fmt.Sprintf("%s %s in %s   %s", mark, word,
+		formatDuration(time.Duration(line.Seconds*float64(time.Second))), line.used())
 	if line.Check != "" {
 		text += "   check " + line.Check + " (" + term.Line(o.check, 60) + ")"
 	}
 	next := "outboard send " + line.Name + ` "..."      outboard logs ` + line.Name
 	if hasWork {
-		next = "outboard diff " + line.Name + "      outboard apply " + line.Name + `      outboard send ` + line.Name + ` "..."`
+		next = "outboard diff " + line.Name + "      outboard apply " + line.Name + `      outboard send ` + line.Name +
+			` "..."`
 	}
 	_, err := fmt.Fprintf(a.out, "%s%s\n  %s\n", text, strings.Join(hosts, ""), next)
 	return err
@@ -154,12 +159,14 @@ func restError(ctx context.Context, line resultLine, w *watch) error {
 	case exitApproval:
 		return &exitError{line.Exit, waitingError(line.Name, w)}
 	case exitCheck:
-		return &exitError{line.Exit, outboard.Errorf(outboard.Conflict, "the agent finished and the check failed").WithCode("check_failed").
+		return &exitError{line.Exit, outboard.Errorf(outboard.Conflict, "the agent finished and the check failed").
+			WithCode("check_failed").
 			WithHint("outboard send %s \"the check still fails\"", line.Name)}
 	}
 	e := outboard.Errorf(outboard.Unavailable, "the session stopped: %s", w.tl.stopped(line.Stop)).WithCode(line.Stop)
 	if line.Stop == restBudget {
-		return &exitError{line.Exit, e.WithHint("%s lets the session go on; outboard budget ls --session %s shows what was spent", raiseBudget(ctx, w.c.Client, w.id), line.Name)}
+		return &exitError{line.Exit, e.WithHint("%s lets the session go on; outboard budget ls --session %s shows "+
+			"what was spent", raiseBudget(ctx, w.c.Client, w.id), line.Name)}
 	}
 	if line.Stop == restCut {
 		return &exitError{line.Exit, e.WithHint("outboard send %s \"go on\"", line.Name)}
@@ -171,15 +178,18 @@ func restError(ctx context.Context, line resultLine, w *watch) error {
 func waitingError(name string, w *watch) error {
 	calls := w.tl.waiting(w.asked.ids)
 	if len(calls) == 0 {
-		return outboard.Errorf(outboard.Denied, "the session waits for an answer").WithCode("approval").WithHint("outboard show %s", name)
+		return outboard.Errorf(outboard.Denied, "the session waits for an answer").WithCode("approval").
+			WithHint("outboard show %s", name)
 	}
 	c := calls[0]
 	if c.custom {
-		return outboard.Errorf(outboard.Denied, "the session waits for the result of tool %s, which a client must send", term.Line(c.name, 60)).
+		return outboard.Errorf(outboard.Denied, "the session waits for the result of tool %s, which a client must send",
+			term.Line(c.name, 60)).
 			WithCode("approval").WithHint("POST /v1/sessions/%s/events with a user.custom_tool_result", w.id)
 	}
 	text, hint := strings.Join(barred(requestLines(c.name+" "+string(c.input)), 0), "\n"), "outboard approve "+name
-	if qs, err := questionsOf(context.Background(), w.c.Client, w.id, calls[:1]); err == nil && qs[0].approval.ID != "" {
+	if qs, err := questionsOf(context.Background(), w.c.Client, w.id, calls[:1]); err == nil &&
+		qs[0].approval.ID != "" {
 		var b strings.Builder
 		_ = printRequest(&b, facts(qs[0].approval), requestLines(qs[0].request()), 0) // a Builder takes all
 		text, hint = strings.TrimRight(b.String(), "\n"), hint+" --digest "+qs[0].approval.Digest[:shortDigest]

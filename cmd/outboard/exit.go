@@ -101,13 +101,15 @@ func (a *app) finish(cmd *cobra.Command, err error) int {
 			name = e.Code
 		}
 	}
-	if a.kept != "" && outboard.KindOf(err) == outboard.Unauthenticated { // the server cannot tell a login that has ended from any other text
+	// the server cannot tell a login that has ended from any other text
+	if a.kept != "" && outboard.KindOf(err) == outboard.Unauthenticated {
 		hint = "your login there has ended; sign in again: outboard login " + a.kept
 	}
 	if _, ok := errors.AsType[*client.TransportError](err); ok {
 		name, hint = "transport", "check OUTBOARD_URL, or unset it to use the data directory"
 		if a.env("OUTBOARD_URL") == "" { // it answered when the command began
-			hint = "the server of the data directory is gone; sessions go on once one runs: outboard serve, or outboard attach SESSION"
+			hint = "the server of the data directory is gone; sessions go on once one runs: outboard serve, or " +
+				"outboard attach SESSION"
 		}
 	}
 	a.complain(name, asTyped(cmd, err), hint, code)

@@ -9,7 +9,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// fields are what the API calls flags where that is not the flag's own name, by the command: errors of the API name those.
+// fields are what the API calls flags where that is not the flag's own name, by the command: errors of the API
+// name those.
 var fields = map[string]map[string]string{
 	"outboard key create":     {"for": "expires_in_seconds", "scope": "scopes"},
 	"outboard ssh-key add":    {"for": "expires_in_seconds"},
@@ -22,8 +23,8 @@ var fields = map[string]map[string]string{
 	"outboard template build": {"tag": "tags"},
 }
 
-// asTyped is what an error says, with what the person has typed in place of what the API calls it. A word of the API is replaced where it
-// is the subject: at the beginning, or anywhere when it can be no other word.
+// asTyped is what an error says, with what the person has typed in place of what the API calls it. A word of the
+// API is replaced where it is the subject: at the beginning, or anywhere when it can be no other word.
 func asTyped(cmd *cobra.Command, err error) string {
 	text := err.Error()
 	if cmd == nil || outboard.KindOf(err) != outboard.Invalid {

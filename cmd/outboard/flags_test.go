@@ -16,19 +16,23 @@ func TestErrorsNameFlags(t *testing.T) {
 		kind             outboard.Kind
 	}{
 		{"key create x --for -1h", "expires_in_seconds must be positive", "--for must be positive", outboard.Invalid},
-		{"key create x", "expires_in_seconds must be positive", "expires_in_seconds must be positive", outboard.Invalid},
+		{"key create x", "expires_in_seconds must be positive", "expires_in_seconds must be positive",
+			outboard.Invalid},
 		{"key create x --for -1h", "no expires_in_seconds", "no expires_in_seconds", outboard.NotFound},
 		{"key create x --role r", "role must be viewer, not r", "--role must be viewer, not r", outboard.Invalid},
 		{"key create x --role r", "a role must be viewer", "a role must be viewer", outboard.Invalid},
 		{"key create x --role r", "roles are many", "roles are many", outboard.Invalid},
 		{"key create x --scope a", "scopes: a is not one of b", "--scope: a is not one of b", outboard.Invalid},
-		{"key create x --scope a --for 1h", "with scopes, expires_in_seconds is wrong", "with scopes, --for is wrong", outboard.Invalid},
-		{"grant add --for 1s --uses 2", "max_uses must not be negative", "--uses must not be negative", outboard.Invalid},
+		{"key create x --scope a --for 1h", "with scopes, expires_in_seconds is wrong", "with scopes, --for is wrong",
+			outboard.Invalid},
+		{"grant add --for 1s --uses 2", "max_uses must not be negative", "--uses must not be negative",
+			outboard.Invalid},
 		{"fork s -n 0", "count must be 1 to 16, not 0", "--number must be 1 to 16, not 0", outboard.Invalid},
 		{"run --vault a task", "vault_ids[0]: it is there twice", "--vault[0]: it is there twice", outboard.Invalid},
 		{"run --model a task", "model.speed must be fast", "model.speed must be fast", outboard.Invalid},
 	} {
-		root := (&app{in: strings.NewReader(""), out: io.Discard, errs: io.Discard, env: func(string) string { return "" }}).root()
+		root := (&app{in: strings.NewReader(""), out: io.Discard, errs: io.Discard,
+			env: func(string) string { return "" }}).root()
 		cmd, args, err := root.Find(strings.Fields(c.args))
 		if err == nil {
 			err = cmd.ParseFlags(args)
@@ -44,7 +48,8 @@ func TestErrorsNameFlags(t *testing.T) {
 
 // Fails if the table names a command or a flag that is not there any more.
 func TestFields(t *testing.T) {
-	root := (&app{in: strings.NewReader(""), out: io.Discard, errs: io.Discard, env: func(string) string { return "" }}).root()
+	root := (&app{in: strings.NewReader(""), out: io.Discard, errs: io.Discard,
+		env: func(string) string { return "" }}).root()
 	for path, flags := range fields {
 		cmd, _, err := root.Find(strings.Fields(path)[1:])
 		if err != nil || cmd.CommandPath() != path {

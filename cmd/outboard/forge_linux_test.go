@@ -15,13 +15,14 @@ import (
 	"github.com/outboard-dev/outboard/internal/server"
 )
 
-// If this fails, a tool inside a sandbox answers an approval: by the server's API, even with an administrator's key and all the network
-// that an environment can give, or by writing what looks like an answer.
+// If this fails, a tool inside a sandbox answers an approval: by the server's API, even with an administrator's
+// key and all the network that an environment can give, or by writing what looks like an answer.
 func TestForgedApproval(t *testing.T) {
 	data := t.TempDir()
-	s, err := startServer(context.Background(), server.Config{Data: data, Config: &config.Config{}, Env: func(name string) string {
-		return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
-	}, Serve: true, Work: true, Listen: "127.0.0.1:0", Grace: time.Second})
+	s, err := startServer(context.Background(), server.Config{Data: data, Config: &config.Config{},
+		Env: func(name string) string {
+			return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
+		}, Serve: true, Work: true, Listen: "127.0.0.1:0", Grace: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,11 +43,14 @@ func TestForgedApproval(t *testing.T) {
 	}
 	defer c.Close()
 	run := canaryRun{T: t, c: c, url: s.URL, key: key}
-	environment := run.post("/v1/environments", map[string]any{"name": "e", "config": map[string]any{"type": "cloud", "networking": map[string]any{"type": "unrestricted"}}})["id"]
+	environment := run.post("/v1/environments", map[string]any{"name": "e",
+		"config": map[string]any{"type": "cloud", "networking": map[string]any{"type": "unrestricted"}}})["id"]
 	start := func(permission, script string) string {
-		agent := run.post("/v1/agents", map[string]any{"name": permission, "model": "script/steps", "tools": []any{map[string]any{"type": "agent_toolset_20260401",
-			"default_config": map[string]any{"permission_policy": map[string]any{"type": permission}}}}})["id"]
-		id := run.post("/v1/sessions", map[string]any{"agent": agent, "environment_id": environment, "initial_events": []any{client.UserMessage(script)}})["id"].(string)
+		agent := run.post("/v1/agents", map[string]any{"name": permission, "model": "script/steps",
+			"tools": []any{map[string]any{"type": "agent_toolset_20260401",
+				"default_config": map[string]any{"permission_policy": map[string]any{"type": permission}}}}})["id"]
+		id := run.post("/v1/sessions", map[string]any{"agent": agent, "environment_id": environment,
+			"initial_events": []any{client.UserMessage(script)}})["id"].(string)
 		run.rest(id)
 		return id
 	}
@@ -93,7 +97,8 @@ func TestForgedApproval(t *testing.T) {
 		}
 		return text
 	}
-	if got := results(attacker); strings.Contains(got, "REACHED") || !strings.Contains(got, "gateway said 403") || !strings.Contains(got, "inside said 200") {
+	if got := results(attacker); strings.Contains(got, "REACHED") || !strings.Contains(got, "gateway said 403") ||
+		!strings.Contains(got, "inside said 200") {
 		t.Errorf("the attack and its controls: %s", got)
 	}
 	if got := results(asks); got != "" {

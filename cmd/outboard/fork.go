@@ -23,18 +23,22 @@ func point(ref string) (session string, seq int64, err error) {
 		return "", 0, usagef("%q names no session: SESSION@SEQ", ref).WithHint("outboard ls -a lists them")
 	}
 	if seq, err = strconv.ParseInt(at, 10, 64); err != nil || seq < 1 {
-		return "", 0, usagef("%q is not a position: it is a number from 1", at).WithHint("outboard logs --seq %s shows them", session)
+		return "", 0, usagef("%q is not a position: it is a number from 1", at).
+			WithHint("outboard logs --seq %s shows them", session)
 	}
 	return session, seq, nil
 }
 
 func newFork(a *app) *cobra.Command {
 	var n client.NewFork
-	cmd := &cobra.Command{Use: "fork SESSION[@SEQ] [MESSAGE|-]", Short: "Start sessions from where another one stood", Args: rangeArgs(1, 2, "a session", "a message"),
+	cmd := &cobra.Command{Use: "fork SESSION[@SEQ] [MESSAGE|-]", Short: "Start sessions from where another one stood",
+		Args:              rangeArgs(1, 2, "a session", "a message"),
 		ValidArgsFunction: a.completeSessions,
-		Long: "Start new sessions that share the conversation of one up to a position (by default: now) and whose machines start with the\n" +
+		Long: "Start new sessions that share the conversation of one up to a position (by default: now) and whose " +
+			"machines start with the\n" +
 			"files it had there. The session itself is left alone. A position in the middle of a model's response and its calls means\n" +
-			"the one before the response. Forks get no secrets, no approvals and nothing that waits. A MESSAGE starts each of them.",
+			"the one before the response. Forks get no secrets, no approvals and nothing that waits. A MESSAGE " +
+			"starts each of them.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 {
 				text, err := readTask(a.in, args[1], "message", "outboard fork "+args[0]+` "try it the other way"`)
@@ -100,7 +104,8 @@ func runFork(ctx context.Context, a *app, n client.NewFork, ref string) error {
 	}
 	a.say("%s of %s at %d", count(len(forks), "fork"), sessionName(s.ID), at)
 	if n.Prompt != "" && c.private != nil {
-		a.say("no server runs on %s, so they wait until one does: outboard attach %s, or outboard serve", c.data, sessionName(forks[0].ID))
+		a.say("no server runs on %s, so they wait until one does: outboard attach %s, or outboard serve", c.data,
+			sessionName(forks[0].ID))
 	}
 	return nil
 }
@@ -138,8 +143,10 @@ func (s *sent) sharedStore(dir string) (bool, error) {
 
 func newRewind(a *app) *cobra.Command {
 	var r client.Rewinding
-	cmd := &cobra.Command{Use: "rewind SESSION@SEQ", Short: "Take a session back to where it stood", Args: exactArgs("SESSION@SEQ"), ValidArgsFunction: a.completeSessions,
-		Long: "Take a session back: what the model remembers, the files of its machine, or (by default) both. What it is doing is\n" +
+	cmd := &cobra.Command{Use: "rewind SESSION@SEQ", Short: "Take a session back to where it stood",
+		Args: exactArgs("SESSION@SEQ"), ValidArgsFunction: a.completeSessions,
+		Long: "Take a session back: what the model remembers, the files of its machine, or (by default) both. What " +
+			"it is doing is\n" +
 			"interrupted first. Nothing is deleted: its log keeps what came after, and another rewind brings it back. Messages that\n" +
 			"were sent and not yet read start it again from there.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -151,7 +158,8 @@ func newRewind(a *app) *cobra.Command {
 			}
 			ref, seq, err := point(args[0])
 			if err == nil && seq == 0 {
-				err = usagef("rewind needs a position: SESSION@SEQ").WithHint("outboard logs --seq %s, or outboard checkpoint ls %s, shows them", ref, ref)
+				err = usagef("rewind needs a position: SESSION@SEQ").
+					WithHint("outboard logs --seq %s, or outboard checkpoint ls %s, shows them", ref, ref)
 			}
 			if err != nil {
 				return err

@@ -28,8 +28,10 @@ func TestRemovalsOnAFullDisk(t *testing.T) {
 	}
 	session := func() outboard.SessionID {
 		t.Helper()
-		h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread)}
-		if _, err := p.s.Store.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
+		h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
+			Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread)}
+		if _, err := p.s.Store.CreateSession(t.Context(), h, outboard.SessionConfig{},
+			outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
 			t.Fatal("control:", err)
 		}
 		return h.ID
@@ -71,7 +73,8 @@ func TestDoctorOnAFullDisk(t *testing.T) {
 		t.Fatal("control:", err)
 	}
 	fill(t, disk)
-	if c := check("data directory", "", writable(filepath.Join(disk, "data"))); c.OK || c.Fix != outboard.HintFullDisk || !strings.Contains(c.Detail, "disk is full") {
+	if c := check("data directory", "", writable(filepath.Join(disk, "data"))); c.OK ||
+		c.Fix != outboard.HintFullDisk || !strings.Contains(c.Detail, "disk is full") {
 		t.Errorf("on a full disk: %+v", c)
 	}
 	if left, err := os.ReadDir(disk); err != nil || len(left) != 1 {

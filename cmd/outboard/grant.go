@@ -21,14 +21,16 @@ type grantOptions struct {
 }
 
 func newGrant(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "grant", Short: "Let calls pass for a while that would ask a person", Args: cobra.ArbitraryArgs, RunE: groupRun}
+	cmd := &cobra.Command{Use: "grant", Short: "Let calls pass for a while that would ask a person",
+		Args: cobra.ArbitraryArgs, RunE: groupRun}
 	var all bool
 	ls := &cobra.Command{Use: "ls", Short: "List grants", Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runGrants(cmd.Context(), a, all) }}
 	ls.Flags().BoolVarP(&all, "all", "a", false, "revoked ones too")
 	var opt grantOptions
 	add := &cobra.Command{Use: "add", Short: "Add a grant", Args: exactArgs(),
-		Long: "Add a grant. It never lifts a deny. A resource is the command of bash, the path of a file tool or the address of web_fetch; a * at\n" +
+		Long: "Add a grant. It never lifts a deny. A resource is the command of bash, the path of a file tool or " +
+			"the address of web_fetch; a * at\n" +
 			"its end stands for any text without line breaks.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return runGrantAdd(cmd.Context(), a, opt) }}
 	f := add.Flags()
@@ -40,7 +42,8 @@ func newGrant(a *app) *cobra.Command {
 	spanVar(f, &opt.last, "for", time.Hour, "how long it lasts")
 	f.IntVar(&opt.uses, "uses", 0, "how many calls may pass (default: any number)")
 	f.StringVar(&opt.why, "why", "", "the reason, for the record")
-	cmd.AddCommand(ls, add, &cobra.Command{Use: "rm ID...", Short: "End grants at once", Args: rangeArgs(1, -1, "a grant"),
+	cmd.AddCommand(ls, add, &cobra.Command{Use: "rm ID...", Short: "End grants at once",
+		Args: rangeArgs(1, -1, "a grant"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runGrantRemove(cmd.Context(), a, args) }})
 	return cmd
 }
@@ -62,7 +65,8 @@ func runGrants(ctx context.Context, a *app, all bool) error {
 			}
 			continue
 		}
-		table = append(table, []string{g.ID, term.Line(holder(g), 40), term.Line(strings.Join(g.Actions, ","), 20), term.Line(strings.Join(g.Resources, ","), 40),
+		table = append(table, []string{g.ID, term.Line(holder(g), 40), term.Line(strings.Join(g.Actions, ","), 20),
+			term.Line(strings.Join(g.Resources, ","), 40),
 			uses(g), until(g), term.Line(g.ApprovedName+": "+g.Why, 40)})
 	}
 	if a.json {

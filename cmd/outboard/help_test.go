@@ -14,7 +14,8 @@ import (
 
 // Who asks for help must find each command under a heading, and see how it is typed.
 func TestHelp(t *testing.T) {
-	a := &app{in: strings.NewReader(""), out: &bytes.Buffer{}, errs: &bytes.Buffer{}, env: func(string) string { return "" }}
+	a := &app{in: strings.NewReader(""), out: &bytes.Buffer{}, errs: &bytes.Buffer{},
+		env: func(string) string { return "" }}
 	root := a.root()
 	var all func(c *cobra.Command)
 	all = func(c *cobra.Command) {
@@ -25,7 +26,8 @@ func TestHelp(t *testing.T) {
 			if sub.Name() == "help" || c.Name() == "completion" {
 				continue
 			}
-			if !slices.ContainsFunc(strings.Split(sub.Example, "\n"), func(l string) bool { return strings.Contains(l, sub.CommandPath()) }) {
+			if !slices.ContainsFunc(strings.Split(sub.Example, "\n"),
+				func(l string) bool { return strings.Contains(l, sub.CommandPath()) }) {
 				t.Errorf("%s has no example", sub.CommandPath())
 			}
 			all(sub)
@@ -57,7 +59,8 @@ func TestHelp(t *testing.T) {
 
 // A page that a reader of manuals takes for commands, or a command without a page.
 func TestManualPages(t *testing.T) {
-	a := &app{in: strings.NewReader(""), out: &bytes.Buffer{}, errs: &bytes.Buffer{}, env: func(string) string { return "" }}
+	a := &app{in: strings.NewReader(""), out: &bytes.Buffer{}, errs: &bytes.Buffer{},
+		env: func(string) string { return "" }}
 	root := a.root()
 	dir := t.TempDir()
 	if err := writeMan(root, dir); err != nil {
@@ -83,7 +86,8 @@ func TestManualPages(t *testing.T) {
 			}
 		})
 		for line := range strings.Lines(string(page)) {
-			if request, _, _ := strings.Cut(strings.TrimSpace(line), " "); strings.HasPrefix(line, ".") || strings.HasPrefix(line, "'") {
+			if request, _, _ := strings.Cut(strings.TrimSpace(line), " "); strings.HasPrefix(line, ".") ||
+				strings.HasPrefix(line, "'") {
 				if !slices.Contains([]string{".TH", ".SH", ".PP", ".TP", ".nf", ".fi"}, request) {
 					t.Errorf("%s: %q is no request", path, line)
 				}

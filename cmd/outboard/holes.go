@@ -111,6 +111,8 @@ func versionCheck(name, program, version string) []native.Check {
 	if len(ids) == 0 {
 		return nil
 	}
-	return []native.Check{{Name: name + " version", Detail: fmt.Sprintf("%s %s has published holes: %s (table of %s)", program, version, strings.Join(ids, ", "), holesAsOf),
-		Fix: fmt.Sprintf("install %s %s or newer; a distribution can have mended an older number: its changelog names the holes", program, fix)}}
+	return []native.Check{{Name: name + " version", Detail: fmt.Sprintf("%s %s has published holes: %s (table of %s)",
+		program, version, strings.Join(ids, ", "), holesAsOf),
+		Fix: fmt.Sprintf("install %s %s or newer; a distribution can have mended an older number: its changelog "+
+			"names the holes", program, fix)}}
 }

@@ -47,7 +47,8 @@ func guestsOf(t *testing.T, dir string) map[int]string {
 		at, err := os.Readlink(fd)
 		exe, eerr := os.Readlink(filepath.Join(proc, "exe"))
 		below, is := strings.CutPrefix(at, dir+"/")
-		if pid, perr := strconv.Atoi(filepath.Base(proc)); errors.Join(err, eerr, perr) == nil && is && strings.Contains(exe, "outboard-guest") {
+		if pid, perr := strconv.Atoi(filepath.Base(proc)); errors.Join(err, eerr, perr) == nil && is &&
+			strings.Contains(exe, "outboard-guest") {
 			found[pid], _, _ = strings.Cut(below, "/")
 		}
 	}
@@ -100,7 +101,8 @@ func TestNoGuestOutlivesItsSession(t *testing.T) {
 	}
 	serve := func() *exec.Cmd {
 		t.Helper()
-		cmd := h.command(context.WithoutCancel(t.Context()), "serve", "--listen", "127.0.0.1:0", "--config", filepath.Join(h.dir, "c.yaml"))
+		cmd := h.command(context.WithoutCancel(t.Context()), "serve", "--listen", "127.0.0.1:0", "--config",
+			filepath.Join(h.dir, "c.yaml"))
 		cmd.Stderr = t.Output()
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -147,7 +149,8 @@ func TestNoGuestOutlivesItsSession(t *testing.T) {
 		t.Fatalf("exit %d:\n%s", exit, text)
 	}
 	eventually(t, "no guest outlives its session", func() bool {
-		return !slices.ContainsFunc(slices.Collect(maps.Values(guestsOf(t, boxes))), func(at string) bool { return at != "shelf" })
+		return !slices.ContainsFunc(slices.Collect(maps.Values(guestsOf(t, boxes))),
+			func(at string) bool { return at != "shelf" })
 	})
 	run("- bash: sleep 1000")
 	eventually(t, "the control: the command has a guest", func() bool { return len(h.kept()) == 1 && made() == 1 })
@@ -158,5 +161,6 @@ func TestNoGuestOutlivesItsSession(t *testing.T) {
 	if text, exit := h.run("rm", "--all", "--yes"); exit != 0 { // by a server that this command starts
 		t.Fatalf("exit %d:\n%s", exit, text)
 	}
-	eventually(t, "no guest outlives a session that is removed without a server", func() bool { return len(guestsOf(t, boxes)) == 0 })
+	eventually(t, "no guest outlives a session that is removed without a server",
+		func() bool { return len(guestsOf(t, boxes)) == 0 })
 }

@@ -18,15 +18,19 @@ import (
 const pruneAfter = 7 * 24 * time.Hour
 
 func newImage(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "image", Short: "Look after the images that sandboxes begin with", RunE: groupRun, Args: cobra.ArbitraryArgs,
-		Long: "Look after the OCI images that sandboxes begin with (docs/guide/images.md). An image is pulled when it is first used; its name\n" +
+	cmd := &cobra.Command{Use: "image", Short: "Look after the images that sandboxes begin with", RunE: groupRun,
+		Args: cobra.ArbitraryArgs,
+		Long: "Look after the OCI images that sandboxes begin with (docs/guide/images.md). An image is pulled when " +
+			"it is first used; its name\n" +
 			"means the same here until it is pulled again."}
 	cmd.AddCommand(
 		&cobra.Command{Use: "ls", Short: "List images", Args: exactArgs(),
 			RunE: func(cmd *cobra.Command, _ []string) error { return runImageList(cmd.Context(), a) }},
-		&cobra.Command{Use: "pull NAME", Short: "Bring an image here as its registry has it now", Args: exactArgs("an image"),
+		&cobra.Command{Use: "pull NAME", Short: "Bring an image here as its registry has it now",
+			Args: exactArgs("an image"),
 			RunE: func(cmd *cobra.Command, args []string) error { return runImagePull(cmd.Context(), a, args[0]) }},
-		&cobra.Command{Use: "import FILE|- NAME", Short: "Give the image of a file a name", Args: exactArgs("a file", "a name"),
+		&cobra.Command{Use: "import FILE|- NAME", Short: "Give the image of a file a name",
+			Args: exactArgs("a file", "a name"),
 			Long: "Give a name to the image in a file: what docker save writes, or a tar of an OCI layout directory.",
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return runImageImport(cmd.Context(), a, args[0], args[1])
@@ -62,7 +66,8 @@ func runImageList(ctx context.Context, a *app) error {
 		}
 		here := map[bool]string{true: "yes", false: "no"}[i.Present]
 		short, _, _ := strings.Cut(strings.TrimPrefix(i.Digest, "sha256:")+"            ", " ")
-		rows = append(rows, []string{term.Line(i.Name, 60), short[:min(12, len(short))], fmt.Sprint(i.Layers), formatBytes(i.Bytes), here, formatAge(time.Since(i.UsedAt))})
+		rows = append(rows, []string{term.Line(i.Name, 60), short[:min(12, len(short))], fmt.Sprint(i.Layers),
+			formatBytes(i.Bytes), here, formatAge(time.Since(i.UsedAt))})
 	}
 	if a.json {
 		return nil
@@ -140,7 +145,8 @@ func runImageRemove(ctx context.Context, a *app, name string) error {
 func newImagePrune(a *app) *cobra.Command {
 	unused, all := pruneAfter, false
 	cmd := &cobra.Command{Use: "prune", Short: "Remove what no sandbox uses", Args: exactArgs(),
-		Long: "Remove the layers of images and packages that no sandbox uses and that none has begun with for a while. What they were made\n" +
+		Long: "Remove the layers of images and packages that no sandbox uses and that none has begun with for a " +
+			"while. What they were made\n" +
 			"from is known: they are pulled or installed again when they are needed.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if all {

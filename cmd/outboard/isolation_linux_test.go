@@ -72,9 +72,10 @@ func startIsolated(t *testing.T, sandbox config.Sandbox) *isolated {
 func (w *isolated) start() {
 	w.t.Helper()
 	var err error
-	w.s, err = startServer(context.Background(), server.Config{Data: w.data, Config: &config.Config{Sandbox: w.sandbox}, Env: func(name string) string {
-		return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
-	}, Serve: true, Work: true, Listen: "127.0.0.1:0", Grace: time.Second})
+	w.s, err = startServer(context.Background(), server.Config{Data: w.data, Config: &config.Config{Sandbox: w.sandbox},
+		Env: func(name string) string {
+			return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
+		}, Serve: true, Work: true, Listen: "127.0.0.1:0", Grace: time.Second})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -103,7 +104,8 @@ func (w *isolated) environment(name string, own map[string]any, packages map[str
 }
 
 // rest waits until the session has finished so many calls and rests, and returns its log.
-func (w *isolated) rest(id string, calls int) (ready []*outboard.SandboxReady, lost []*outboard.SandboxLost, done []*outboard.CallFinished) {
+func (w *isolated) rest(id string,
+	calls int) (ready []*outboard.SandboxReady, lost []*outboard.SandboxLost, done []*outboard.CallFinished) {
 	w.t.Helper()
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		events, err := w.s.Store.Events(w.t.Context(), outboard.SessionID(id), store.EventQuery{Limit: 500})
@@ -131,7 +133,8 @@ func (w *isolated) rest(id string, calls int) (ready []*outboard.SandboxReady, l
 			return ready, lost, done
 		}
 		if time.Now().After(end) {
-			w.t.Fatalf("the session does not rest with %d calls: %d ready, %d lost, %d finished; last: %+v", calls, len(ready), len(lost), len(done), events[len(events)-1])
+			w.t.Fatalf("the session does not rest with %d calls: %d ready, %d lost, %d finished; last: %+v", calls,
+				len(ready), len(lost), len(done), events[len(events)-1])
 		}
 	}
 }
@@ -194,8 +197,8 @@ func technology(t *testing.T, name string) config.Sandbox {
 	return config.Sandbox{Docker: config.Engine{Socket: socket}}
 }
 
-// If this fails, an environment's sessions run in another technology than it asks for, or do not go on from their checkpoint when the
-// container dies, or when they are forked.
+// If this fails, an environment's sessions run in another technology than it asks for, or do not go on from
+// their checkpoint when the container dies, or when they are forked.
 func TestIsolations(t *testing.T) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -216,12 +219,15 @@ func TestIsolations(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			agent, err := w.c.CreateAgent(t.Context(), map[string]any{"name": "a", "model": "script/steps", "tools": []any{map[string]any{"type": "agent_toolset_20260401"}}})
+			agent, err := w.c.CreateAgent(t.Context(), map[string]any{"name": "a", "model": "script/steps",
+				"tools": []any{map[string]any{"type": "agent_toolset_20260401"}}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := w.c.CreateSession(t.Context(), client.NewSession{Agent: agent.ID, EnvironmentID: env, InitialEvents: []any{
-				client.UserMessage("- bash: uname -r | tee f\n- write: {path: /workspace/g, content: \"two\\n\"}\n- say: done\n")}})
+			s, err := w.c.CreateSession(t.Context(), client.NewSession{Agent: agent.ID, EnvironmentID: env,
+				InitialEvents: []any{
+					client.UserMessage("- bash: uname -r | tee f\n- write: {path: /workspace/g, content: \"two\\n\"}\n- " +
+						"say: done\n")}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -239,7 +245,8 @@ func TestIsolations(t *testing.T) {
 			w.stop() // a call that has begun when a sandbox dies would have no outcome
 			w.kill(r.isolation, ready[0].Sandbox)
 			w.start()
-			if _, err := w.c.Send(t.Context(), s.ID, client.UserMessage("- bash: cat f g\n- say: again\n")); err != nil {
+			if _, err := w.c.Send(t.Context(), s.ID,
+				client.UserMessage("- bash: cat f g\n- say: again\n")); err != nil {
 				t.Fatal(err)
 			}
 			ready, lost, done = w.rest(s.ID, 3)
@@ -249,14 +256,16 @@ func TestIsolations(t *testing.T) {
 			if got := told(done[2]); got != release+"\ntwo\n" {
 				t.Errorf("what came back: %q", got)
 			}
-			if row, err := w.s.Store.Sandbox(t.Context(), ready[1].Sandbox); err != nil || row.Provider != r.provider || row.State != "live" {
+			if row, err := w.s.Store.Sandbox(t.Context(), ready[1].Sandbox); err != nil || row.Provider != r.provider ||
+				row.State != "live" {
 				t.Errorf("the row: %+v, %v", row, err)
 			}
 			forks, _, err := w.c.Fork(t.Context(), s.ID, client.NewFork{})
 			if err != nil || len(forks) != 1 {
 				t.Fatalf("%d forks, %v", len(forks), err)
 			}
-			if _, err := w.c.Send(t.Context(), forks[0].ID, client.UserMessage("- bash: cat f g; echo three > g\n- say: forked\n")); err != nil {
+			if _, err := w.c.Send(t.Context(), forks[0].ID, client.UserMessage("- bash: cat f g; echo three > g\n- "+
+				"say: forked\n")); err != nil {
 				t.Fatal(err)
 			}
 			ready, lost, done = w.rest(forks[0].ID, 4)
@@ -276,10 +285,12 @@ func TestIsolations(t *testing.T) {
 	}
 }
 
-// If this fails, an environment is saved whose sessions cannot have what it says, or the one who saves it is not told what to do.
+// If this fails, an environment is saved whose sessions cannot have what it says, or the one who saves it is not
+// told what to do.
 func TestIsolationRefused(t *testing.T) {
 	program := runtimePath(t, "crun")
-	w := startIsolated(t, config.Sandbox{Container: config.Runtime{Program: program}, GVisor: config.Runtime{Program: "/nowhere/runsc"}})
+	w := startIsolated(t, config.Sandbox{Container: config.Runtime{Program: program},
+		GVisor: config.Runtime{Program: "/nowhere/runsc"}})
 	for name, c := range map[string]struct {
 		own, packages map[string]any
 		hint          string // "" = it is saved
@@ -288,8 +299,10 @@ func TestIsolationRefused(t *testing.T) {
 		"namespace": {own: map[string]any{"isolation": "namespace"}},
 		"missing":   {own: map[string]any{"isolation": "gvisor"}, hint: "make runsc"},
 		"unknown":   {own: map[string]any{"isolation": "vmware"}, hint: "outboard doctor"},
-		"disk":      {own: map[string]any{"isolation": "container", "limits": map[string]any{"disk_bytes": 1 << 30}}, hint: "leave the limit out"},
-		"packages":  {own: map[string]any{"isolation": "container"}, packages: map[string]any{"npm": []string{"left-pad"}}},
+		"disk": {own: map[string]any{"isolation": "container", "limits": map[string]any{"disk_bytes": 1 << 30}},
+			hint: "leave the limit out"},
+		"packages": {own: map[string]any{"isolation": "container"},
+			packages: map[string]any{"npm": []string{"left-pad"}}},
 	} {
 		_, err := w.environment(name, c.own, c.packages)
 		if c.hint == "" {
@@ -298,7 +311,8 @@ func TestIsolationRefused(t *testing.T) {
 			}
 			continue
 		}
-		if e, ok := errors.AsType[*outboard.Error](err); !ok || e.Kind != outboard.Invalid || !strings.Contains(e.Hint, c.hint) {
+		if e, ok := errors.AsType[*outboard.Error](err); !ok || e.Kind != outboard.Invalid ||
+			!strings.Contains(e.Hint, c.hint) {
 			t.Errorf("%s: %+v", name, err)
 		}
 	}

@@ -27,11 +27,14 @@ type killOptions struct {
 
 func newKill(a *app) *cobra.Command {
 	var o killOptions
-	cmd := &cobra.Command{Use: "kill session|agent|owner|credential|host|environment|all [ID]", Short: "Stop sessions at once, above every agent", Args: rangeArgs(0, 2, "what to kill"),
-		Long: "Stop what a scope covers at once, until it is lifted. No new effect begins, open connections close, model calls are cut, and\n" +
+	cmd := &cobra.Command{Use: "kill session|agent|owner|credential|host|environment|all [ID]",
+		Short: "Stop sessions at once, above every agent", Args: rangeArgs(0, 2, "what to kill"),
+		Long: "Stop what a scope covers at once, until it is lifted. No new effect begins, open connections close, " +
+			"model calls are cut, and\n" +
 			"processes are frozen (--level pause) or killed (stop, the default). revoke also ends for good what the scope names.\n" +
 			"The switch is a file in the data directory first, which works without a server and without its database.\n" +
-			"--drill makes a session (or what the scope names) of its own, kills it at the level, and says how long everything took.",
+			"--drill makes a session (or what the scope names) of its own, kills it at the level, and says how long " +
+			"everything took.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			args = append(args, "", "")[:2]
 			target := args[1]
@@ -41,7 +44,8 @@ func newKill(a *app) *cobra.Command {
 			case o.ahead && (args[0] != string(outboard.KillHost) || o.drill || o.lift):
 				return usagef("--ahead is for outboard kill host NAME")
 			case o.drill:
-				return runDrill(cmd.Context(), a, outboard.KillScope(cmp.Or(args[0], string(outboard.KillSession))), target, o)
+				return runDrill(cmd.Context(), a, outboard.KillScope(cmp.Or(args[0], string(outboard.KillSession))),
+					target, o)
 			case args[0] == "":
 				return usagef("what is to be killed?").WithHint("outboard kill --help")
 			}
@@ -59,13 +63,15 @@ func newKill(a *app) *cobra.Command {
 }
 
 func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, o killOptions) error {
-	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: scope, Target: ref, Level: outboard.KillLevel(o.level),
+	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: scope, Target: ref,
+		Level:  outboard.KillLevel(o.level),
 		Reason: o.reason, By: whoHere(), At: time.Now().UTC()}
 	if k.Level.Rank() == 0 {
 		return usagef("--level %q is not pause, stop or revoke", o.level)
 	}
 	if (scope == outboard.KillAll) != (ref == "") {
-		return usagef("outboard kill all takes no id, and every other scope takes one").WithHint("outboard kill session ID")
+		return usagef("outboard kill all takes no id, and every other scope takes one").
+			WithHint("outboard kill session ID")
 	}
 	data, err := a.dataThere() // a kill that nobody obeys would be told as one in force
 	if err != nil {
@@ -87,9 +93,11 @@ func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, 
 	if err == nil {
 		defer c.Close()
 		var r client.KillReport
-		if r, err = c.Kill(ctx, client.NewKill{ID: string(k.ID), Scope: string(scope), Target: k.Target, Level: o.level, Reason: o.reason, Ahead: o.ahead}); err == nil {
+		if r, err = c.Kill(ctx, client.NewKill{ID: string(k.ID), Scope: string(scope), Target: k.Target, Level: o.level,
+			Reason: o.reason, Ahead: o.ahead}); err == nil {
 			if over := textOf(r.Kill.Target); over != k.Target {
-				a.say("%s is a key of %s: the kill is over all that is theirs, whatever key or sign-in", term.Line(k.Target, 40), term.Line(over, 40))
+				a.say("%s is a key of %s: the kill is over all that is theirs, whatever key or sign-in",
+					term.Line(k.Target, 40), term.Line(over, 40))
 			}
 			return errors.Join(kill.RemoveFile(server.KillDir(data), k.ID), showKillReport(a, r)) // the row is in force
 		}
@@ -106,18 +114,22 @@ func runKill(ctx context.Context, a *app, scope outboard.KillScope, ref string, 
 	if unwritten != nil {
 		return errors.Join(err, unwritten)
 	}
-	if kind := outboard.KindOf(err); kind == outboard.Invalid || kind == outboard.NotFound || kind == outboard.Denied || kind == outboard.Unauthenticated {
+	if kind := outboard.KindOf(err); kind == outboard.Invalid || kind == outboard.NotFound || kind == outboard.Denied ||
+		kind == outboard.Unauthenticated {
 		return errors.Join(err, kill.RemoveFile(server.KillDir(data), k.ID)) // it was no kill
 	}
-	a.say("the kill is in force as %s for the servers on this data directory, and nobody could be asked what was in flight: %v", k.ID, err)
+	a.say("the kill is in force as %s for the servers on this data directory, and nobody could be asked what was in "+
+		"flight: %v", k.ID, err)
 	a.say("hint: servers on other machines do not know of it while their database is down: run this there, too")
 	if a.json {
-		return a.object(map[string]any{"type": "kill_file", "id": k.ID, "scope": scope, "target_id": k.Target, "level": k.Level})
+		return a.object(map[string]any{"type": "kill_file", "id": k.ID, "scope": scope, "target_id": k.Target,
+			"level": k.Level})
 	}
 	return nil
 }
 
-// whoHere names who throws a kill that no server knows anybody by: the user of this machine. A server that is asked names the key instead.
+// whoHere names who throws a kill that no server knows anybody by: the user of this machine. A server that is
+// asked names the key instead.
 func whoHere() string {
 	name := "uid " + strconv.Itoa(os.Getuid())
 	if u, err := user.Current(); err == nil && u.Username != "" {
@@ -131,14 +143,16 @@ func whoHere() string {
 
 // killTarget finds the id that a scope's argument means. A name needs a server; an id needs nobody.
 func killTarget(ctx context.Context, a *app, scope outboard.KillScope, ref string) (string, error) {
-	prefix := map[outboard.KillScope]string{outboard.KillSession: outboard.PrefixSession, outboard.KillAgent: outboard.PrefixAgent,
+	prefix := map[outboard.KillScope]string{outboard.KillSession: outboard.PrefixSession,
+		outboard.KillAgent:       outboard.PrefixAgent,
 		outboard.KillEnvironment: outboard.PrefixEnvironment}[scope]
 	switch {
 	case scope == outboard.KillOwner && strings.Contains(ref, "@"): // an address
 	case scope == outboard.KillAll, scope == outboard.KillOwner, scope == outboard.KillCredential, scope == outboard.KillHost:
 		return ref, nil
 	case prefix == "":
-		return "", usagef("%q cannot be killed: name session, agent, owner, credential, host, environment or all", scope)
+		return "", usagef("%q cannot be killed: name session, agent, owner, credential, host, environment or all",
+			scope)
 	case outboard.ValidID(prefix, ref) && len(ref) > len(prefix)+20:
 		return ref, nil
 	}
@@ -167,7 +181,8 @@ func showKillReport(a *app, r client.KillReport) error {
 		}{"kill_report", r})
 	}
 	for _, f := range r.InFlight {
-		if _, err := fmt.Fprintf(a.out, "%s  %s  outcome %s\n", term.Line(sessionName(f.SessionID), 40), term.Line(f.What, 40), term.Line(f.Outcome, 20)); err != nil {
+		if _, err := fmt.Fprintf(a.out, "%s  %s  outcome %s\n", term.Line(sessionName(f.SessionID), 40),
+			term.Line(f.What, 40), term.Line(f.Outcome, 20)); err != nil {
 			return err
 		}
 	}
@@ -175,10 +190,12 @@ func showKillReport(a *app, r client.KillReport) error {
 	if r.Partial {
 		flight = "at least " + flight
 	}
-	a.say("%s: in force after %s; in flight were %s, left are %s and %s", r.Kill.ID, formatDuration(time.Duration(r.Took*float64(time.Second))),
+	a.say("%s: in force after %s; in flight were %s, left are %s and %s", r.Kill.ID,
+		formatDuration(time.Duration(r.Took*float64(time.Second))),
 		flight, count(r.Machines, "machine"), count(r.Flows, "connection"))
 	if r.Machines+r.Flows > 0 {
-		return outboard.Errorf(outboard.Unavailable, "not everything has ended yet").WithHint("outboard kill again, or outboard doctor on the host")
+		return outboard.Errorf(outboard.Unavailable, "not everything has ended yet").
+			WithHint("outboard kill again, or outboard doctor on the host")
 	}
 	return nil
 }
@@ -202,7 +219,8 @@ func runKills(ctx context.Context, a *app) error {
 			}
 			continue
 		}
-		table = append(table, []string{term.Line(k.ID, 40), term.Line(k.Scope, 12), term.Line(textOf(k.Target), 40), term.Line(k.Level, 8), formatAge(time.Since(k.At)),
+		table = append(table, []string{term.Line(k.ID, 40), term.Line(k.Scope, 12), term.Line(textOf(k.Target), 40),
+			term.Line(k.Level, 8), formatAge(time.Since(k.At)),
 			term.Line(textOf(k.By), 20), term.Line(textOf(k.Reason), 40)})
 	}
 	switch {
@@ -243,7 +261,8 @@ func killsInForce(ctx context.Context, a *app) ([]client.Kill, error) {
 	a.say("no server can be asked (%v); these are the files of %s", err, server.KillDir(data))
 	files, err := kill.ReadFiles(server.KillDir(data))
 	for _, f := range files {
-		out = append(out, client.Kill{ID: string(f.ID), Scope: string(f.Scope), Target: &f.Target, Level: string(f.Level), At: f.At, Reason: &f.Reason, By: &f.By})
+		out = append(out, client.Kill{ID: string(f.ID), Scope: string(f.Scope), Target: &f.Target,
+			Level: string(f.Level), At: f.At, Reason: &f.Reason, By: &f.By})
 	}
 	return out, err
 }
@@ -263,7 +282,8 @@ func liftKills(ctx context.Context, a *app, data string, scope outboard.KillScop
 	}
 	lifted := map[string]bool{}
 	for _, k := range list {
-		if k.Scope != string(scope) || textOf(k.Target) != target && (person == "" || textOf(k.Target) != person) || lifted[k.ID] {
+		if k.Scope != string(scope) || textOf(k.Target) != target && (person == "" || textOf(k.Target) != person) ||
+			lifted[k.ID] {
 			continue
 		}
 		c, err := a.connect(ctx, needAnswers)
@@ -288,7 +308,8 @@ func liftKills(ctx context.Context, a *app, data string, scope outboard.KillScop
 		a.say("%s: lifted", k.ID)
 	}
 	if len(lifted) == 0 {
-		return outboard.Errorf(outboard.NotFound, "no kill of %s %s is in force", scope, target).WithHint("outboard kill ls")
+		return outboard.Errorf(outboard.NotFound, "no kill of %s %s is in force", scope, target).
+			WithHint("outboard kill ls")
 	}
 	return nil
 }

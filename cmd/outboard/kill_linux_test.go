@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// crowd is a server with a session whose sandbox runs many processes that are told by their argument, and one that writes a file
-// inside all the time.
+// crowd is a server with a session whose sandbox runs many processes that are told by their argument, and one
+// that writes a file inside all the time.
 type crowd struct {
 	t       *testing.T
 	s       *process
@@ -58,16 +58,19 @@ func startCrowd(t *testing.T, n int) *crowd {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.c.Close)
-	agent, err := w.c.CreateAgent(t.Context(), map[string]any{"name": "a", "model": "script/steps", "tools": []any{map[string]any{"type": "agent_toolset_20260401"}}})
+	agent, err := w.c.CreateAgent(t.Context(), map[string]any{"name": "a", "model": "script/steps",
+		"tools": []any{map[string]any{"type": "agent_toolset_20260401"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	env, err := w.c.CreateEnvironment(t.Context(), map[string]any{"name": "e", "config": map[string]any{"type": "cloud"}})
+	env, err := w.c.CreateEnvironment(t.Context(), map[string]any{"name": "e",
+		"config": map[string]any{"type": "cloud"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	run := fmt.Sprintf("- bash: 'for i in $(seq %d); do sleep %s & done; wait'\n- bash: echo never\n", n, w.mark)
-	s, err := w.c.CreateSession(t.Context(), client.NewSession{Agent: agent.ID, EnvironmentID: env.ID, InitialEvents: []any{client.UserMessage(run)}})
+	s, err := w.c.CreateSession(t.Context(), client.NewSession{Agent: agent.ID, EnvironmentID: env.ID,
+		InitialEvents: []any{client.UserMessage(run)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,9 +81,10 @@ func startCrowd(t *testing.T, n int) *crowd {
 
 func (w *crowd) server() *process {
 	w.t.Helper()
-	s, err := startServer(context.Background(), server.Config{Data: w.data, Config: &config.Config{}, Env: func(name string) string {
-		return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
-	}, Serve: true, Work: true, Listen: "127.0.0.1:0", Grace: time.Second})
+	s, err := startServer(context.Background(), server.Config{Data: w.data, Config: &config.Config{},
+		Env: func(name string) string {
+			return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
+		}, Serve: true, Work: true, Listen: "127.0.0.1:0", Grace: time.Second})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -128,7 +132,8 @@ func (w *crowd) processes() map[int]string {
 // If this fails, a kill leaves processes, does not say what it cut off, or the session goes on after a restart.
 func TestKillEndsProcesses(t *testing.T) {
 	w := startCrowd(t, 50)
-	if _, err := w.c.Kill(t.Context(), client.NewKill{Scope: "planet", Target: "x"}); outboard.KindOf(err) != outboard.Invalid {
+	if _, err := w.c.Kill(t.Context(), client.NewKill{Scope: "planet",
+		Target: "x"}); outboard.KindOf(err) != outboard.Invalid {
 		t.Errorf("an unknown scope: %v", err)
 	}
 	if n := len(w.processes()); n < 50 {
@@ -184,7 +189,8 @@ func TestKillWithoutDatabase(t *testing.T) {
 	if _, err := conn.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
 		t.Fatal(err)
 	}
-	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillAll, Level: outboard.KillStop, At: time.Now().UTC().Add(-server.AdoptAfter)}
+	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillAll,
+		Level: outboard.KillStop, At: time.Now().UTC().Add(-server.AdoptAfter)}
 	if err := kill.WriteFile(server.KillDir(w.data), k); err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +237,8 @@ func TestKillFreezes(t *testing.T) {
 	}
 }
 
-// If this fails, a disk on which the file of a kill cannot be written keeps everything alive, though the server can be asked.
+// If this fails, a disk on which the file of a kill cannot be written keeps everything alive, though the server
+// can be asked.
 func TestKillOnAFullDisk(t *testing.T) {
 	w := startCrowd(t, 20)
 	dir := server.KillDir(w.data)

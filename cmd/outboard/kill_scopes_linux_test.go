@@ -38,9 +38,10 @@ type post struct {
 // startPost starts a server on a data directory. db is a PostgreSQL URL, or "".
 func startPost(t *testing.T, data, db string, work bool) *post {
 	t.Helper()
-	s, err := startServer(context.Background(), server.Config{Data: data, Config: &config.Config{DB: db}, Env: func(name string) string {
-		return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
-	}, Serve: true, Work: work, Listen: "127.0.0.1:0", Grace: time.Second})
+	s, err := startServer(context.Background(), server.Config{Data: data, Config: &config.Config{DB: db},
+		Env: func(name string) string {
+			return map[string]string{"OUTBOARD_GUEST": guestPath}[name]
+		}, Serve: true, Work: work, Listen: "127.0.0.1:0", Grace: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +74,10 @@ func (p *post) drill(scope outboard.KillScope, level outboard.KillLevel) *drill 
 	marks.Lock()
 	defer marks.Unlock()
 	marks.n++
-	return &drill{a: &app{out: io.Discard, errs: io.Discard, env: func(string) string { return "" }}, c: p.c, scope: scope, level: level,
-		mark: fmt.Sprintf("86%03d.%d", marks.n, os.Getpid()), watch: promiseEffects + 500*time.Millisecond, calls: drillCalls}
+	return &drill{a: &app{out: io.Discard, errs: io.Discard, env: func(string) string { return "" }}, c: p.c,
+		scope: scope, level: level,
+		mark: fmt.Sprintf("86%03d.%d", marks.n, os.Getpid()), watch: promiseEffects +
+			500*time.Millisecond, calls: drillCalls}
 }
 
 var marks struct {
@@ -169,9 +172,11 @@ func TestKillScopesAndLevels(t *testing.T) {
 	p.as(p.data)
 	levels := []outboard.KillLevel{outboard.KillPause, outboard.KillStop, outboard.KillRevoke}
 	other := p.drill(outboard.KillSession, outboard.KillStop) // the control of everything that is not for all
-	other.calls = 5                                           // soon over: it must go on all the same, however long this takes
+	// soon over: it must go on all the same, however long this takes
+	other.calls = 5
 	ready(t, other)
-	for _, scope := range []outboard.KillScope{outboard.KillSession, outboard.KillAgent, outboard.KillEnvironment, outboard.KillOwner} {
+	for _, scope := range []outboard.KillScope{outboard.KillSession, outboard.KillAgent, outboard.KillEnvironment,
+		outboard.KillOwner} {
 		for _, level := range levels {
 			t.Run(fmt.Sprintf("%s/%s", scope, level), func(t *testing.T) {
 				d := ready(t, p.drill(scope, level))
@@ -219,7 +224,8 @@ func TestKillForkStorm(t *testing.T) {
 	p := startPost(t, t.TempDir(), "", true)
 	p.as(p.data)
 	d := p.drill(outboard.KillSession, outboard.KillStop)
-	d.extra = fmt.Sprintf("for i in $(seq 200); do sleep %s & done; for i in 1 2 3; do (while :; do setsid sleep %s & sleep 0.005; done) >/dev/null 2>&1 & done", d.mark, d.mark)
+	d.extra = fmt.Sprintf("for i in $(seq 200); do sleep %s & done; for i in 1 2 3; do (while :; do setsid sleep %s "+
+		"& sleep 0.005; done) >/dev/null 2>&1 & done", d.mark, d.mark)
 	ready(t, d)
 	for end := time.Now().Add(time.Minute); processesMarked(d.mark) < 350; time.Sleep(drillLook) {
 		if time.Now().After(end) {
@@ -307,7 +313,8 @@ func TestKillBoxes(t *testing.T) {
 	if n := processesMarked(mine); n != 30 {
 		t.Errorf("of somebody else's box %d processes are left", n)
 	}
-	if _, err := owner.CreateBox(t.Context(), map[string]any{"template": "base"}); err == nil || !strings.Contains(err.Error(), "kill switch") {
+	if _, err := owner.CreateBox(t.Context(), map[string]any{"template": "base"}); err == nil ||
+		!strings.Contains(err.Error(), "kill switch") {
 		t.Errorf("a new box: %v", err)
 	}
 	for _, err := range owner.StartProcess(t.Context(), box.ID, map[string]any{"argv": []string{"true"}}) {
@@ -352,7 +359,8 @@ func TestSandboxEndsAreRecorded(t *testing.T) {
 	if got := p.actions(machine); !slices.Contains(got, "sandbox.stop") || !slices.Contains(got, "sandbox.kill") {
 		t.Errorf("of a sandbox is on record %v", got)
 	}
-	if _, err := p.c.Kill(t.Context(), client.NewKill{Scope: "session", Target: d.session}); err != nil { // while it can be recorded
+	// while it can be recorded
+	if _, err := p.c.Kill(t.Context(), client.NewKill{Scope: "session", Target: d.session}); err != nil {
 		t.Fatal(err)
 	}
 	p.s.Store.SealAudit(fmt.Errorf("a test"))
@@ -476,7 +484,8 @@ func (g *pgGate) set(mode string) {
 // five seconds.
 func (p *post) thrownAsFile(d *drill) outboard.Kill {
 	p.t.Helper()
-	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillSession, Target: d.session, Level: outboard.KillStop,
+	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillSession,
+		Target: d.session, Level: outboard.KillStop,
 		Reason: "a test", At: time.Now().UTC().Add(-server.AdoptAfter)}
 	begun := time.Now()
 	if err := kill.WriteFile(server.KillDir(p.data), k); err != nil {
@@ -618,7 +627,8 @@ func TestKillSurvivesTheServer(t *testing.T) {
 	if n := processesMarked(d.mark); n < drillProcesses {
 		t.Logf("the death of the server left %d processes", n) // they are the next server's to end
 	}
-	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillSession, Target: d.session, Level: outboard.KillStop, At: time.Now().UTC()}
+	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillSession,
+		Target: d.session, Level: outboard.KillStop, At: time.Now().UTC()}
 	if err := kill.WriteFile(server.KillDir(data), k); err != nil {
 		t.Fatal(err)
 	}
@@ -668,7 +678,8 @@ func spawn(t *testing.T, data string) *spawned {
 	if err := os.Remove(addressPath(data)); err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
-	c := &spawned{post: &post{t: t, data: data}, cmd: exec.Command(exe, "serve", "--listen", "127.0.0.1:0", "--data", data)}
+	c := &spawned{post: &post{t: t, data: data}, cmd: exec.Command(exe, "serve", "--listen", "127.0.0.1:0", "--data",
+		data)}
 	c.cmd.Env = append(os.Environ(), mainEnv+"=1", "OUTBOARD_GUEST="+guestPath, "OUTBOARD_URL=", "OUTBOARD_DATA=")
 	var said bytes.Buffer
 	c.cmd.Stderr = &said

@@ -7,11 +7,13 @@ import (
 	"github.com/outboard-dev/outboard/internal/server"
 )
 
-// splitListen completes a listen address: without a host it means this machine only. It reports whether the address is loopback.
+// splitListen completes a listen address: without a host it means this machine only. It reports whether the
+// address is loopback.
 func splitListen(addr string) (full string, loopback bool, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return "", false, usagef("%q is not an address to listen on", addr).WithHint("use host:port, for example 127.0.0.1:7070 or :0")
+		return "", false, usagef("%q is not an address to listen on", addr).
+			WithHint("use host:port, for example 127.0.0.1:7070 or :0")
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return "", false, usagef("%q is not an address to listen on: its port is no number from 0 to 65535", addr).
@@ -24,8 +26,8 @@ func splitListen(addr string) (full string, loopback bool, err error) {
 	return full, server.Local(full), nil
 }
 
-// sshAddress completes the address of the SSH listener; "" is none. It may lie beyond this machine without a certificate: SSH brings its own
-// encryption and its own proof of who both ends are.
+// sshAddress completes the address of the SSH listener; "" is none. It may lie beyond this machine without a
+// certificate: SSH brings its own encryption and its own proof of who both ends are.
 func sshAddress(asked string) (string, error) {
 	if asked == "" || asked == e2bOff {
 		return "", nil
@@ -49,7 +51,8 @@ func (o *serveOptions) e2bAddress(listen, asked string, secure bool) (string, er
 		_, port, err := net.SplitHostPort(listen)
 		n, perr := strconv.Atoi(port)
 		if err != nil || perr != nil {
-			return "", usagef("%q has no port to put the E2B API beside", listen).WithHint("give --e2b an address, or off")
+			return "", usagef("%q has no port to put the E2B API beside", listen).
+				WithHint("give --e2b an address, or off")
 		}
 		if n != 0 {
 			n += e2bBeside

@@ -35,11 +35,13 @@ func TestLockedVaultIsToldAtStart(t *testing.T) {
 	if said != "" {
 		t.Errorf("of no vault it is said: %s", said)
 	}
-	v := outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), DisplayName: "v", CreatedAt: time.Now(), Org: outboard.DefaultOrg}
+	v := outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), DisplayName: "v",
+		CreatedAt: time.Now(), Org: outboard.DefaultOrg}
 	if err := s.Store.PutVault(t.Context(), v); err != nil {
 		t.Fatal(err)
 	}
-	c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: v.ID, Auth: outboard.Auth{Type: outboard.AuthEnv, Name: "A"}, CreatedAt: time.Now()}
+	c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: v.ID,
+		Auth: outboard.Auth{Type: outboard.AuthEnv, Name: "A"}, CreatedAt: time.Now()}
 	if err := s.Vault.Create(t.Context(), c, vault.Secrets{Value: outboard.NewSecret("sekrit-value")}); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +50,9 @@ func TestLockedVaultIsToldAtStart(t *testing.T) {
 		t.Errorf("with the right passphrase it is said: %s", said)
 	}
 	s.Stop()
-	if _, said = start("wrong"); !strings.Contains(said, "secrets cannot be used") || !strings.Contains(said, "passphrase is not the one in use") || !strings.Contains(said, "previous_passphrase_env") {
+	if _, said = start("wrong"); !strings.Contains(said, "secrets cannot be used") ||
+		!strings.Contains(said, "passphrase is not the one in use") ||
+		!strings.Contains(said, "previous_passphrase_env") {
 		t.Errorf("with the wrong one: %q", said)
 	}
 }

@@ -64,12 +64,14 @@ func readLogin(data, server string) (*savedLogin, error) {
 		err = json.Unmarshal(b, &l)
 	}
 	if err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "reading the login at %s: %w", server, err).WithHint("outboard login %s", server)
+		return nil, outboard.Errorf(outboard.Unavailable, "reading the login at %s: %w", server, err).
+			WithHint("outboard login %s", server)
 	}
 	return &l, nil
 }
 
-// loginKey is the key of the login at a server, which is renewed when it is time. Unauthenticated if there is none, or it is over.
+// loginKey is the key of the login at a server, which is renewed when it is time. Unauthenticated if there is
+// none, or it is over.
 func (a *app) loginKey(ctx context.Context, data, server string) (string, error) {
 	l, err := readLogin(data, server)
 	if err == nil && l != nil && !l.Renew.IsZero() && !time.Now().Before(l.Renew) {
@@ -81,19 +83,23 @@ func (a *app) loginKey(ctx context.Context, data, server string) (string, error)
 	case err != nil:
 		return "", err
 	case l == nil:
-		return "", outboard.Errorf(outboard.Unauthenticated, "you are not signed in at %s, and OUTBOARD_API_KEY is not set", server).
+		return "", outboard.Errorf(outboard.Unauthenticated,
+			"you are not signed in at %s, and OUTBOARD_API_KEY is not set", server).
 			WithHint("outboard login %s; or a key: the server wrote one to admin.key in its data directory", server)
 	case !time.Now().Before(l.Until):
-		return "", outboard.Errorf(outboard.Unauthenticated, "your login at %s was over on %s", server, l.Until.Local().Format("2006-01-02 15:04")).
+		return "", outboard.Errorf(outboard.Unauthenticated, "your login at %s was over on %s", server, l.Until.Local().
+			Format("2006-01-02 15:04")).
 			WithHint("outboard login %s", server)
 	}
 	a.kept = server
 	return l.Secret, nil
 }
 
-// renewLogin renews a login at its server. While it lasts, a server or a provider that does not answer is no reason to stop.
+// renewLogin renews a login at its server. While it lasts, a server or a provider that does not answer is no
+// reason to stop.
 func (a *app) renewLogin(ctx context.Context, data, server string, l *savedLogin) (*savedLogin, error) {
-	c, err := client.New(client.Config{URL: server, Key: l.Secret, Insecure: a.env("OUTBOARD_INSECURE") == "1", UserAgent: "outboard-cli/" + thisVersion().Version})
+	c, err := client.New(client.Config{URL: server, Key: l.Secret, Insecure: a.env("OUTBOARD_INSECURE") == "1",
+		UserAgent: "outboard-cli/" + thisVersion().Version})
 	if err != nil {
 		return nil, err
 	}
@@ -116,10 +122,13 @@ func (a *app) renewLogin(ctx context.Context, data, server string, l *savedLogin
 
 func newLogin(a *app) *cobra.Command {
 	var paste, device bool
-	cmd := &cobra.Command{Use: "login [URL]", Short: "Sign in at a server with your identity provider", Args: rangeArgs(0, 1, "a server"),
+	cmd := &cobra.Command{Use: "login [URL]", Short: "Sign in at a server with your identity provider",
+		Args: rangeArgs(0, 1, "a server"),
 		Long: "Sign in at a server with your identity provider. The browser comes back to a port of this machine.\n\n" +
 			"The login is kept in the data directory and used for that server wherever OUTBOARD_API_KEY is not set. Commands renew it as long as the\n" +
-			"identity provider agrees, where it can be renewed; else it ends after a while: sign in again then. Without a browser on this machine use --no-browser: open the address elsewhere, and paste where it ends up.",
+			"identity provider agrees, where it can be renewed; else it ends after a while: sign in again then. " +
+			"Without a browser on this machine use --no-browser: open the address elsewhere, and paste where it " +
+			"ends up.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, data, err := a.loginServer(args)
 			if err != nil {
@@ -134,8 +143,10 @@ func newLogin(a *app) *cobra.Command {
 			}
 			return a.login(cmd.Context(), c, data, paste)
 		}}
-	cmd.Flags().BoolVar(&paste, "no-browser", false, "do not open a browser; read the address it ends up at from standard input")
-	cmd.Flags().BoolVar(&device, "device", false, "sign in on another device, by a code that is shown here; where the server has login.device")
+	cmd.Flags().BoolVar(&paste, "no-browser", false, "do not open a browser; read the address it ends up at from "+
+		"standard input")
+	cmd.Flags().BoolVar(&device, "device", false, "sign in on another device, by a code that is shown here; where "+
+		"the server has login.device")
 	return cmd
 }
 
@@ -157,7 +168,8 @@ func (a *app) loginServer(args []string) (*client.Client, string, error) {
 	if server == "" {
 		return nil, "", usagef("%s", "which server?").WithHint("outboard login https://HOST, or set OUTBOARD_URL")
 	}
-	c, err := client.New(client.Config{URL: server, Insecure: a.env("OUTBOARD_INSECURE") == "1", UserAgent: "outboard-cli/" + thisVersion().Version})
+	c, err := client.New(client.Config{URL: server, Insecure: a.env("OUTBOARD_INSECURE") == "1",
+		UserAgent: "outboard-cli/" + thisVersion().Version})
 	return c, data, err
 }
 
@@ -171,12 +183,14 @@ type attempt struct {
 func newAttempt(redirect string) *attempt {
 	at := &attempt{verifier: rand.Text() + rand.Text()}
 	sum := sha256.Sum256([]byte(at.verifier))
-	at.start = client.LoginStart{Redirect: redirect, State: rand.Text(), Nonce: rand.Text(), Challenge: base64.RawURLEncoding.EncodeToString(sum[:])}
+	at.start = client.LoginStart{Redirect: redirect, State: rand.Text(), Nonce: rand.Text(),
+		Challenge: base64.RawURLEncoding.EncodeToString(sum[:])}
 	return at
 }
 
 func (a *app) login(ctx context.Context, c *client.Client, data string, paste bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, loginPatience, outboard.Errorf(outboard.Canceled, "nobody signed in within %s", loginPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, loginPatience, outboard.Errorf(outboard.Canceled,
+		"nobody signed in within %s", loginPatience))
 	defer cancel()
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -193,8 +207,9 @@ func (a *app) login(ctx context.Context, c *client.Client, data string, paste bo
 	if err != nil {
 		return err
 	}
-	in, err := c.FinishLogin(ctx, client.LoginAnswer{Code: code, Redirect: at.start.Redirect, Verifier: at.verifier, Nonce: at.start.Nonce,
-		Org: cmp.Or(a.org, a.env("OUTBOARD_ORG"))})
+	in, err := c.FinishLogin(ctx, client.LoginAnswer{Code: code, Redirect: at.start.Redirect, Verifier: at.verifier,
+		Nonce: at.start.Nonce,
+		Org:   cmp.Or(a.org, a.env("OUTBOARD_ORG"))})
 	if err != nil {
 		return err
 	}
@@ -241,14 +256,16 @@ func (a *app) signedIn(server string, in client.Login) error {
 	if a.env("OUTBOARD_URL") == "" {
 		a.say("to use it: export OUTBOARD_URL=%s", server)
 	}
-	_, err := fmt.Fprintf(a.out, "signed in at %s as %s, %s%s\n", server, term.Line(in.User.Email, 80), in.User.Role, until)
+	_, err := fmt.Fprintf(a.out, "signed in at %s as %s, %s%s\n", server, term.Line(in.User.Email, 80), in.User.Role,
+		until)
 	return err
 }
 
 // await returns the code with which the browser comes back, or that of the address somebody pastes.
 func (a *app) await(ctx context.Context, ln net.Listener, at *attempt, page string, paste bool) (string, error) {
 	back := make(chan url.Values, 1) // the first one that is ours
-	srv := &http.Server{Handler: at.callback(ln.Addr().String(), back), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
+	srv := &http.Server{Handler: at.callback(ln.Addr().String(), back), ReadHeaderTimeout: 10 * time.Second,
+		MaxHeaderBytes: 64 << 10}
 	var serving sync.WaitGroup
 	serving.Go(func() { srv.Serve(ln) }) // ends with the server; a callback that never comes is the context's to end
 	defer serving.Wait()
@@ -317,7 +334,8 @@ func (at *attempt) pasted(r io.Reader, back chan<- url.Values) error {
 	line, err := bufio.NewReader(io.LimitReader(r, maxPasted)).ReadString('\n')
 	line = strings.TrimSpace(line)
 	if line == "" {
-		return outboard.Errorf(outboard.Invalid, "no address was pasted: %w", cmp.Or(err, errors.New("the line is empty")))
+		return outboard.Errorf(outboard.Invalid, "no address was pasted: %w",
+			cmp.Or(err, errors.New("the line is empty")))
 	}
 	u, err := url.Parse(line)
 	if err != nil || u.Query().Get("state") == "" {
@@ -325,7 +343,8 @@ func (at *attempt) pasted(r io.Reader, back chan<- url.Values) error {
 			WithHint("it begins with %s?", at.start.Redirect)
 	}
 	if !at.ours(u.Query()) {
-		return outboard.Errorf(outboard.Denied, "the address is of another sign-in").WithHint("begin again: outboard login")
+		return outboard.Errorf(outboard.Denied, "the address is of another sign-in").
+			WithHint("begin again: outboard login")
 	}
 	select {
 	case back <- u.Query():
@@ -334,13 +353,16 @@ func (at *attempt) pasted(r io.Reader, back chan<- url.Values) error {
 	return nil
 }
 
-// code returns the code of an answer, unless it is a refusal or comes from somebody else than the provider that was asked (RFC 9207).
+// code returns the code of an answer, unless it is a refusal or comes from somebody else than the provider that
+// was asked (RFC 9207).
 func (at *attempt) code(q url.Values) (string, error) {
 	if iss := q.Get("iss"); iss != "" && iss != at.issuer {
-		return "", outboard.Errorf(outboard.Denied, "the answer comes from %s, and %s was asked", term.Line(iss, 200), at.issuer)
+		return "", outboard.Errorf(outboard.Denied, "the answer comes from %s, and %s was asked", term.Line(iss, 200),
+			at.issuer)
 	}
 	if why := q.Get("error"); why != "" {
-		return "", outboard.Errorf(outboard.Denied, "the identity provider says: %s", term.Line(cmp.Or(q.Get("error_description"), why), 300))
+		return "", outboard.Errorf(outboard.Denied, "the identity provider says: %s",
+			term.Line(cmp.Or(q.Get("error_description"), why), 300))
 	}
 	code := q.Get("code")
 	if code == "" {
@@ -373,14 +395,15 @@ func (a *app) browse(address string) error {
 }
 
 func newLogout(a *app) *cobra.Command {
-	return &cobra.Command{Use: "logout [URL]", Short: "End your login at a server", Args: rangeArgs(0, 1, "a server"), RunE: func(cmd *cobra.Command, args []string) error {
-		c, data, err := a.loginServer(args)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		return a.logout(cmd.Context(), c.URL(), data)
-	}}
+	return &cobra.Command{Use: "logout [URL]", Short: "End your login at a server", Args: rangeArgs(0, 1, "a server"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, data, err := a.loginServer(args)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return a.logout(cmd.Context(), c.URL(), data)
+		}}
 }
 
 // logout revokes the key at the server, and forgets it only then: a key that nobody remembers would live on.
@@ -392,7 +415,8 @@ func (a *app) logout(ctx context.Context, server, data string) error {
 	if l == nil {
 		return outboard.Errorf(outboard.NotFound, "you are not signed in at %s", server)
 	}
-	c, err := client.New(client.Config{URL: server, Key: l.Secret, Insecure: a.env("OUTBOARD_INSECURE") == "1", UserAgent: "outboard-cli/" + thisVersion().Version})
+	c, err := client.New(client.Config{URL: server, Key: l.Secret, Insecure: a.env("OUTBOARD_INSECURE") == "1",
+		UserAgent: "outboard-cli/" + thisVersion().Version})
 	if err != nil {
 		return err
 	}

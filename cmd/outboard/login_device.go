@@ -15,13 +15,15 @@ const slowDown = 5 * time.Second
 
 // loginDevice signs somebody in who opens the page on another device.
 func (a *app) loginDevice(ctx context.Context, c *client.Client, data string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, loginPatience, outboard.Errorf(outboard.Canceled, "nobody signed in within %s", loginPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, loginPatience, outboard.Errorf(outboard.Canceled,
+		"nobody signed in within %s", loginPatience))
 	defer cancel()
 	d, err := c.StartDevice(ctx)
 	if err != nil {
 		return err
 	}
-	a.say("sign in on any device at %s with the code %s, which is good for %s", term.Line(d.URL, 4096), term.Line(d.User, 100), time.Duration(d.Lasts)*time.Second)
+	a.say("sign in on any device at %s with the code %s, which is good for %s", term.Line(d.URL, 4096),
+		term.Line(d.User, 100), time.Duration(d.Lasts)*time.Second)
 	every := max(time.Second, time.Duration(d.Every)*time.Second)
 	for {
 		select {

@@ -38,7 +38,8 @@ func newDesk(t *testing.T) *desk {
 	if err := os.WriteFile(secret, []byte(provider.Secret+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	text := "login:\n  issuer: " + provider.URL + "\n  client_id: outboard\n  client_secret_file: client.secret\n  device: true\n  lasts: 1h\n  members:\n    - {domain: acme.test, role: developer}\n"
+	text := "login:\n  issuer: " + provider.URL + "\n  client_id: outboard\n  client_secret_file: client.secret\n  " +
+		"device: true\n  lasts: 1h\n  members:\n    - {domain: acme.test, role: developer}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -47,12 +48,14 @@ func newDesk(t *testing.T) *desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := startServer(t.Context(), server.Config{Data: filepath.Join(dir, "server"), Config: cfg, Env: none, Serve: true, Listen: "127.0.0.1:0"})
+	s, err := startServer(t.Context(), server.Config{Data: filepath.Join(dir, "server"), Config: cfg, Env: none,
+		Serve: true, Listen: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
-	return &desk{t, provider, s, filepath.Join(dir, "own"), map[string]string{"OUTBOARD_URL": s.URL, "OUTBOARD_DATA": filepath.Join(dir, "own"), "BROWSER": "true"}}
+	return &desk{t, provider, s, filepath.Join(dir, "own"), map[string]string{"OUTBOARD_URL": s.URL,
+		"OUTBOARD_DATA": filepath.Join(dir, "own"), "BROWSER": "true"}}
 }
 
 // do runs one command.
@@ -70,8 +73,8 @@ func (d *desk) wants(code int, word string, args ...string) {
 	}
 }
 
-// login runs a command that waits for somebody to sign in, gives them the page's address, and returns how it ended. What they return is
-// pasted.
+// login runs a command that waits for somebody to sign in, gives them the page's address, and returns how it
+// ended. What they return is pasted.
 func (d *desk) login(at func(page *url.URL) (paste string), args ...string) (code int, out string) {
 	d.t.Helper()
 	in, hand := io.Pipe()
@@ -110,14 +113,15 @@ func (d *desk) browser(page *url.URL) string {
 		return ""
 	}
 	defer resp.Body.Close()
-	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 || !strings.Contains(string(body), "close this page") {
+	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 ||
+		!strings.Contains(string(body), "close this page") {
 		d.t.Errorf("the browser saw %d %s %v", resp.StatusCode, body, err)
 	}
 	return ""
 }
 
-// Fails if somebody cannot sign in from a terminal, with a browser here or elsewhere; if what is kept can be read by others; or if a
-// logout leaves a key that works.
+// Fails if somebody cannot sign in from a terminal, with a browser here or elsewhere; if what is kept can be
+// read by others; or if a logout leaves a key that works.
 func TestLoginCommand(t *testing.T) {
 	d := newDesk(t)
 	d.wants(4, "not signed in", "whoami")
@@ -141,8 +145,8 @@ func TestLoginCommand(t *testing.T) {
 	d.wants(2, "which server", "login")
 }
 
-// Fails if somebody must sign in again though the provider still knows them, if a command goes on with a login that it does not renew, or if
-// a server that is away ends one which still lasts.
+// Fails if somebody must sign in again though the provider still knows them, if a command goes on with a login
+// that it does not renew, or if a server that is away ends one which still lasts.
 func TestLoginRenewedByCommands(t *testing.T) {
 	d := newDesk(t)
 	if code, out := d.login(d.browser); code != 0 || !strings.Contains(out, "renewed when it is used") {
@@ -158,7 +162,9 @@ func TestLoginRenewedByCommands(t *testing.T) {
 		if _, err := d.server.Store.ExtendLogin(t.Context(), outboard.KeyID(l.Key), end); err != nil {
 			t.Fatal(err)
 		}
-		if err := saveLogin(d.data, d.server.URL, client.Login{User: client.User{Email: l.Email}, Key: client.Key{ID: l.Key, Secret: l.Secret, ExpiresAt: &end, RenewAfter: new(end.Add(-30 * time.Minute))}}); err != nil {
+		if err := saveLogin(d.data, d.server.URL, client.Login{User: client.User{Email: l.Email},
+			Key: client.Key{ID: l.Key, Secret: l.Secret, ExpiresAt: &end,
+				RenewAfter: new(end.Add(-30 * time.Minute))}}); err != nil {
 			t.Fatal(err)
 		}
 		return l
@@ -166,7 +172,8 @@ func TestLoginRenewedByCommands(t *testing.T) {
 	for _, by := range []time.Duration{40 * time.Minute, 3 * time.Hour} { // past its half, and over
 		was := passed(by)
 		d.wants(0, "ann@acme.test, developer in default", "whoami")
-		if l, err := readLogin(d.data, d.server.URL); err != nil || l.Secret != was.Secret || time.Until(l.Until) < 50*time.Minute {
+		if l, err := readLogin(d.data, d.server.URL); err != nil || l.Secret != was.Secret ||
+			time.Until(l.Until) < 50*time.Minute {
 			t.Errorf("%v later: until %v, %v", by, l.Until, err)
 		}
 	}
@@ -242,8 +249,10 @@ func TestLoginCallback(t *testing.T) {
 			t.Errorf("%s: %d %s", word, code, out)
 		}
 	}
-	for word, paste := range map[string]string{"not the address": "hello", "another sign-in": "http://127.0.0.1:1/callback?state=x&code=y", "no address": " "} {
-		if code, out := d.login(func(*url.URL) string { return paste }, "--no-browser"); code == 0 || !strings.Contains(out, word) {
+	for word, paste := range map[string]string{"not the address": "hello",
+		"another sign-in": "http://127.0.0.1:1/callback?state=x&code=y", "no address": " "} {
+		if code, out := d.login(func(*url.URL) string { return paste }, "--no-browser"); code == 0 ||
+			!strings.Contains(out, word) {
 			t.Errorf("pasting %q: %d %s", paste, code, out)
 		}
 	}
@@ -252,7 +261,8 @@ func TestLoginCallback(t *testing.T) {
 // Fails if a login that is over is used, or looks like something else.
 func TestLoginIsOver(t *testing.T) {
 	d := newDesk(t)
-	if code, out := d.login(func(page *url.URL) string { return logintest.Visit(t, page.String()).String() }, "--no-browser"); code != 0 {
+	if code, out := d.login(func(page *url.URL) string { return logintest.Visit(t, page.String()).String() },
+		"--no-browser"); code != 0 {
 		t.Fatalf("login: %d %s", code, out)
 	}
 	path := loginPath(d.data, d.server.URL)
@@ -292,7 +302,8 @@ func TestLoginDevice(t *testing.T) {
 		var o bytes.Buffer
 		var ending sync.WaitGroup
 		ending.Go(func() {
-			code = run([]string{"login", "--device"}, strings.NewReader(""), &o, say, func(name string) string { return d.vars[name] })
+			code = run([]string{"login", "--device"}, strings.NewReader(""), &o, say,
+				func(name string) string { return d.vars[name] })
 			say.Close()
 		})
 		lines := bufio.NewScanner(errs)

@@ -21,8 +21,10 @@ type logsOptions struct {
 
 func newLogs(a *app) *cobra.Command {
 	var o logsOptions
-	cmd := &cobra.Command{Use: "logs SESSION", Short: "Print a session's log", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
-		Long: "Print what happened in a session, with the end of each call's output; --full prints all of it. With --json every event is a line; its seq is what --since takes, and what fork\n" +
+	cmd := &cobra.Command{Use: "logs SESSION", Short: "Print a session's log", Args: exactArgs("a session"),
+		ValidArgsFunction: a.completeSessions,
+		Long: "Print what happened in a session, with the end of each call's output; --full prints all of it. With " +
+			"--json every event is a line; its seq is what --since takes, and what fork\n" +
 			"and rewind take behind the @.",
 		RunE: func(cmd *cobra.Command, args []string) error { return runLogs(cmd.Context(), a, o, args[0]) }}
 	f := cmd.Flags()
@@ -137,7 +139,8 @@ func (l *lastLines) flush() error {
 func isCallEvent(kind string) bool {
 	switch kind {
 	case "agent.tool_use", "agent.tool_result", "agent.mcp_tool_use", "agent.mcp_tool_result", "agent.custom_tool_use",
-		"user.custom_tool_result", "user.tool_result", "user.tool_confirmation", ownPrefix + "call.started", ownPrefix + "call.finished":
+		"user.custom_tool_result", "user.tool_result", "user.tool_confirmation", ownPrefix + "call.started", ownPrefix +
+			"call.finished":
 		return true
 	}
 	return false

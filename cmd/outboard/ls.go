@@ -39,7 +39,8 @@ type listOptions struct {
 func newList(a *app) *cobra.Command {
 	var o listOptions
 	cmd := &cobra.Command{Use: "ls", Aliases: []string{"ps"}, Short: "List sessions", Args: exactArgs(),
-		Long: "List sessions: those that wait for somebody first, then those that did not end well, those at work, and the rest. Where the window\n" +
+		Long: "List sessions: those that wait for somebody first, then those that did not end well, those at work, " +
+			"and the rest. Where the window\n" +
 			"is narrow columns are left out; pipes get all of them.",
 		Example: "  outboard ls --state approval,check\n  outboard ls -w --since 2h",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,7 +50,8 @@ func newList(a *app) *cobra.Command {
 			return runList(cmd.Context(), a, o)
 		}}
 	f := cmd.Flags()
-	f.BoolVarP(&o.all, "all", "a", false, fmt.Sprintf("every session, stopped ones too (default: the newest %d, and all that wait)", listed))
+	f.BoolVarP(&o.all, "all", "a", false, fmt.Sprintf("every session, stopped ones too (default: the newest %d, and "+
+		"all that wait)", listed))
 	f.StringSliceVar(&o.states, "state", nil, "only in these states: "+strings.Join(states, ", "))
 	f.StringVar(&o.agent, "agent", "", "only of this agent (its id or name)")
 	f.StringVar(&o.owner, "owner", "", "only of this owner: a person's address or id, or a key")
@@ -59,7 +61,8 @@ func newList(a *app) *cobra.Command {
 }
 
 // states are those of the list, what waits for somebody first.
-var states = []string{"approval", "check", "failed", "budget", "refused", "cut", "unreadable", "running", "retrying", "idle", "done", "stopped"}
+var states = []string{"approval", "check", "failed", "budget", "refused", "cut", "unreadable", "running", "retrying",
+	"idle", "done", "stopped"}
 
 // rank orders sessions: what waits, what did not end well, what works, the rest.
 func (l *sessionLine) rank() int {
@@ -208,8 +211,10 @@ func (o *listOptions) filtered() bool {
 
 // fits reports whether a session is asked for.
 func (o *listOptions) fits(l sessionLine) bool {
-	return (len(o.states) == 0 || slices.Contains(o.states, l.State) || slices.Contains(o.states, "approval") && len(l.Hosts) > 0) &&
-		(o.owner == "" || slices.ContainsFunc(l.owner, func(name string) bool { return strings.EqualFold(name, o.owner) }))
+	return (len(o.states) == 0 || slices.Contains(o.states, l.State) || slices.Contains(o.states, "approval") &&
+		len(l.Hosts) > 0) &&
+		(o.owner == "" || slices.ContainsFunc(l.owner,
+			func(name string) bool { return strings.EqualFold(name, o.owner) }))
 }
 
 // waitingSessions are the sessions that wait for a person, with the hosts they were refused.
@@ -228,8 +233,10 @@ func waitingSessions(ctx context.Context, c *client.Client) (map[string][]string
 	return out, nil
 }
 
-// collect describes the newest sessions that fit, and all that wait however old they are. more says that some were left out.
-func (o *listOptions) collect(ctx context.Context, c *client.Client, agent string, waits map[string][]string) (lines []sessionLine, more bool, err error) {
+// collect describes the newest sessions that fit, and all that wait however old they are. more says that some
+// were left out.
+func (o *listOptions) collect(ctx context.Context, c *client.Client, agent string,
+	waits map[string][]string) (lines []sessionLine, more bool, err error) {
 	var since time.Time
 	if o.since > 0 {
 		since = time.Now().Add(-time.Duration(o.since))
@@ -353,8 +360,8 @@ func (l *sessionLine) shownDoing(width int) string {
 	return term.Line(oneLine(text), max(16, width/3-8))
 }
 
-// describeSessions is describeSession of several, some of them at a time: a look is a round trip, and there may be thousands. One that was
-// deleted meanwhile is left out.
+// describeSessions is describeSession of several, some of them at a time: a look is a round trip, and there may
+// be thousands. One that was deleted meanwhile is left out.
 func describeSessions(ctx context.Context, c *client.Client, list []client.Session) ([]sessionLine, error) {
 	lines, errs := make([]sessionLine, len(list)), make([]error, len(list))
 	free := make(chan struct{}, looks)
@@ -377,7 +384,8 @@ func describeSessions(ctx context.Context, c *client.Client, list []client.Sessi
 
 // describeSession says where a session stands. Only one that may be doing something costs a look at its newest events.
 func describeSession(ctx context.Context, c *client.Client, s client.Session) (sessionLine, error) {
-	l := sessionLine{Type: "session", ID: s.ID, Name: sessionName(s.ID), State: s.Status, Title: s.Title, Agent: s.Agent.Name,
+	l := sessionLine{Type: "session", ID: s.ID, Name: sessionName(s.ID), State: s.Status, Title: s.Title,
+		Agent: s.Agent.Name,
 		Model: s.Agent.Model.ID, Created: s.CreatedAt, Tokens: s.Usage.Tokens(), Cost: s.Usage.Cost(), Active: s.Stats.Active}
 	if s.Own != nil {
 		l.Owner, l.owner = s.Own.Owner.Name, []string{s.Own.Owner.Name, s.Own.Owner.UserID, s.Own.Owner.KeyID}
@@ -391,7 +399,8 @@ func describeSession(ctx context.Context, c *client.Client, s client.Session) (s
 		return l, nil
 	}
 	v, err := look(ctx, c, s.ID)
-	if e, ok := errors.AsType[*outboard.Error](err); ok && (e.Code == outboard.CodeEventDamaged || e.Code == outboard.CodeEventUnknown) {
+	if e, ok := errors.AsType[*outboard.Error](err); ok && (e.Code == outboard.CodeEventDamaged ||
+		e.Code == outboard.CodeEventUnknown) {
 		l.State = "unreadable" // which is no reason not to show the others
 		return l, nil
 	}
@@ -399,7 +408,8 @@ func describeSession(ctx context.Context, c *client.Client, s client.Session) (s
 		return l, err
 	}
 	if s.Status == "idle" {
-		l.State = map[string]string{restEndTurn: "done", restApproval: "approval", restExhausted: "failed", restBudget: "budget",
+		l.State = map[string]string{restEndTurn: "done", restApproval: "approval", restExhausted: "failed",
+			restBudget:  "budget",
 			restRefusal: "refused", restCut: "cut"}[v.stop]
 		if l.State == "" {
 			l.State = "idle"

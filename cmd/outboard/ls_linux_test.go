@@ -5,12 +5,14 @@ import (
 	"testing"
 )
 
-// The list that ls -w draws must follow what happens, say what ls says, fit into the window with what waits on top, and end at Ctrl-C.
+// The list that ls -w draws must follow what happens, say what ls says, fit into the window with what waits on
+// top, and end at Ctrl-C.
 func TestConsoleWatchesTheList(t *testing.T) {
 	t.Parallel()
 	h := newSeat(t)
 	c := h.console(100, 8, "ls", "-w")
-	if text, exit := c.end(); exit == 0 || !strings.Contains(text, "outboard: ") { // the error of ls, not an empty screen
+	// the error of ls, not an empty screen
+	if text, exit := c.end(); exit == 0 || !strings.Contains(text, "outboard: ") {
 		t.Errorf("without data: exit %d:\n%s", exit, text)
 	}
 	if text, exit := h.run("run", "--from", "none", "-m", "script/steps", "--", "- say: hi"); exit != 0 {
@@ -27,7 +29,8 @@ func TestConsoleWatchesTheList(t *testing.T) {
 	if text, exit := h.run("fork", done, "-n", "8"); exit != 0 {
 		t.Fatal(text)
 	}
-	text, _ = h.run("run", "--from", "none", "-m", "script/steps", "--approve", "ask", "--json", "--", "- bash: echo two")
+	text, _ = h.run("run", "--from", "none", "-m", "script/steps", "--approve", "ask", "--json", "--",
+		"- bash: echo two")
 	waits := nameRE.FindString(text)
 	c.wait(waits + ` +approval +bash echo two[^\x1b]*5 more; outboard ls shows all`)
 	if text, exit := h.run("rm", waits); exit != 0 {

@@ -12,7 +12,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/client"
 )
 
-// Broken if a list of many sessions waits for each of them by itself, is out of order, or fails for one that is deleted meanwhile.
+// Broken if a list of many sessions waits for each of them by itself, is out of order, or fails for one that is
+// deleted meanwhile.
 func TestManySessionsAreLookedAtTogether(t *testing.T) {
 	var all sync.WaitGroup // the first looks end together
 	all.Add(looks)

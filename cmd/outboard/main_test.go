@@ -17,7 +17,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// mainEnv makes this test binary behave as the program itself. Children inherit it, so the demo's servers are this binary too.
+// mainEnv makes this test binary behave as the program itself. Children inherit it, so the demo's servers are
+// this binary too.
 const mainEnv = "OUTBOARD_TEST_MAIN"
 
 // guestPath is the guest program, built for these tests.
@@ -98,7 +99,8 @@ func removeSandboxes(t *testing.T, dir string) {
 	if _, err := os.Stat(dir); err != nil {
 		return
 	}
-	if err := server.RemoveSandboxes(context.Background(), filepath.Dir(dir), guestPath); err != nil { // the test's own context is over
+	// the test's own context is over
+	if err := server.RemoveSandboxes(context.Background(), filepath.Dir(dir), guestPath); err != nil {
 		t.Error(err)
 	}
 }

@@ -12,8 +12,9 @@ import (
 
 // newMan makes the manual pages of a release. It is hidden: a package brings the pages along.
 func newMan(a *app) *cobra.Command {
-	return &cobra.Command{Use: "man DIR", Short: "Write a manual page for each command", Args: exactArgs("a directory"), Hidden: true,
-		RunE: func(cmd *cobra.Command, args []string) error { return writeMan(cmd.Root(), args[0]) }}
+	return &cobra.Command{Use: "man DIR", Short: "Write a manual page for each command", Args: exactArgs("a directory"),
+		Hidden: true,
+		RunE:   func(cmd *cobra.Command, args []string) error { return writeMan(cmd.Root(), args[0]) }}
 }
 
 func writeMan(cmd *cobra.Command, dir string) error {

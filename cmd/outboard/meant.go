@@ -2,7 +2,8 @@ package main
 
 import "strings"
 
-// meant is `did you mean X? ` for a word that is nearly one of those known, and "" where none is near. prefix stands before X.
+// meant is `did you mean X? ` for a word that is nearly one of those known, and "" where none is near. prefix
+// stands before X.
 func meant(prefix, word string, known []string) string {
 	best, at := "", 3 // two slips of the finger in a long word, one in a short one
 	if len(word) < 5 {

@@ -14,16 +14,20 @@ import (
 
 // The words of a session's name, 64 of each, short and hard to mishear.
 const (
-	adjectives = "able amber arch bold brave brisk calm clear cool crisp dark deep dry early fair fast fine firm fleet fond free fresh glad " +
-		"gold good grand green happy high keen kind late light long loud lucky mild near neat new noble odd pale plain proud quick quiet " +
+	adjectives = "able amber arch bold brave brisk calm clear cool crisp dark deep dry early fair fast fine firm " +
+		"fleet fond free fresh glad " +
+		"gold good grand green happy high keen kind late light long loud lucky mild near neat new noble odd pale " +
+		"plain proud quick quiet " +
 		"rapid rare red ripe safe sharp slow small smart soft spry still sunny swift tall warm wise"
-	nouns = "badger bat bear bee bison boar camel carp cat cod crab crane crow deer dove duck eagle eel elk falcon finch fox frog gecko " +
-		"goat goose gull hare hawk heron horse ibis jay koala lark lion lynx mole moose moth mouse newt otter owl panda perch pike " +
+	nouns = "badger bat bear bee bison boar camel carp cat cod crab crane crow deer dove duck eagle eel elk falcon " +
+		"finch fox frog gecko " +
+		"goat goose gull hare hawk heron horse ibis jay koala lark lion lynx mole moose moth mouse newt otter owl " +
+		"panda perch pike " +
 		"puffin quail ram raven robin seal shrew snail stork swan tern toad trout viper wasp whale wolf"
 )
 
-// sessionName returns a name for people, such as calm-otter-7f2. It is a function of the id alone, so every machine shows the
-// same one and nobody stores it.
+// sessionName returns a name for people, such as calm-otter-7f2. It is a function of the id alone, so every
+// machine shows the same one and nobody stores it.
 func sessionName(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	a, n := strings.Fields(adjectives), strings.Fields(nouns)
@@ -65,7 +69,8 @@ func pickSession(ref string, all iter.Seq2[client.Session, error]) (client.Sessi
 	}
 	switch len(found) {
 	case 0:
-		return client.Session{}, outboard.Errorf(outboard.NotFound, "there is no session %q", ref).WithHint("%soutboard ls -a lists them", meant("", ref, names))
+		return client.Session{}, outboard.Errorf(outboard.NotFound, "there is no session %q", ref).
+			WithHint("%soutboard ls -a lists them", meant("", ref, names))
 	case 1:
 		return found[0], nil
 	}
@@ -73,7 +78,8 @@ func pickSession(ref string, all iter.Seq2[client.Session, error]) (client.Sessi
 	for _, s := range found[:min(len(found), 5)] {
 		names = append(names, sessionName(s.ID))
 	}
-	return client.Session{}, outboard.Errorf(outboard.Invalid, "%q means %d sessions: %s", ref, len(found), strings.Join(names, ", ")).
+	return client.Session{}, outboard.Errorf(outboard.Invalid, "%q means %d sessions: %s", ref, len(found),
+		strings.Join(names, ", ")).
 		WithHint("write more of the name")
 }
 
@@ -85,8 +91,9 @@ func orListed(err error, command string) error {
 	return err
 }
 
-// eachOf does something with each of what was named, as rm does. All are tried, and what could not be done is told together at the end, the first
-// deciding the exit code; but for a server that is gone, of which once is enough.
+// eachOf does something with each of what was named, as rm does. All are tried, and what could not be done is
+// told together at the end, the first deciding the exit code; but for a server that is gone, of which once is
+// enough.
 func eachOf(ctx context.Context, refs []string, do func(ref string) error) error {
 	var all error
 	for _, ref := range refs {

@@ -16,32 +16,42 @@ import (
 )
 
 func newNet(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "net", Short: "What a session or box may reach, and what it has asked for", RunE: groupRun, Args: cobra.ArbitraryArgs}
+	cmd := &cobra.Command{Use: "net", Short: "What a session or box may reach, and what it has asked for",
+		RunE: groupRun, Args: cobra.ArbitraryArgs}
 	cmd.AddCommand(newNetShow(a), newNetLog(a), newNetAllow(a), newNetRemove(a))
 	return cmd
 }
 
 func newNetShow(a *app) *cobra.Command {
-	return &cobra.Command{Use: "show SESSION", Short: "Everything a session or box may reach", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
-		Long: "Print the effective allow-list of a session, or of the box with an id: nothing that is not in it can be reached.",
+	return &cobra.Command{Use: "show SESSION", Short: "Everything a session or box may reach",
+		Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
+		Long: "Print the effective allow-list of a session, or of the box with an id: nothing that is not in it can " +
+			"be reached.",
 		RunE: func(cmd *cobra.Command, args []string) error { return runNetShow(cmd.Context(), a, args[0]) }}
 }
 
 func newNetLog(a *app) *cobra.Command {
 	var limit int
-	cmd := &cobra.Command{Use: "log SESSION", Short: "The requests of a session or box, and the rule that decided each", Args: exactArgs("a session"),
+	cmd := &cobra.Command{Use: "log SESSION", Short: "The requests of a session or box, and the rule that decided each",
+		Args:              exactArgs("a session"),
 		ValidArgsFunction: a.completeSessions,
-		RunE:              func(cmd *cobra.Command, args []string) error { return runNetLog(cmd.Context(), a, args[0], limit) }}
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runNetLog(cmd.Context(), a, args[0],
+				limit)
+		}}
 	cmd.Flags().IntVarP(&limit, "lines", "n", 100, "newest requests to print")
 	return cmd
 }
 
 func newNetAllow(a *app) *cobra.Command {
 	var once, session, rule, webSocket bool
-	cmd := &cobra.Command{Use: "allow SESSION HOST[:PORT]", Short: "Let a session reach a host", Args: exactArgs("a session", "a host"),
+	cmd := &cobra.Command{Use: "allow SESSION HOST[:PORT]", Short: "Let a session reach a host",
+		Args:              exactArgs("a session", "a host"),
 		ValidArgsFunction: a.completeSessions,
-		Long: "Let a session reach a host that its environment does not allow. It counts at once. A rule of the environment that denies the\n" +
-			"host by name still holds. Without a port, 80 and 443 are meant. A connection becomes a WebSocket only with --websocket.",
+		Long: "Let a session reach a host that its environment does not allow. It counts at once. A rule of the " +
+			"environment that denies the\n" +
+			"host by name still holds. Without a port, 80 and 443 are meant. A connection becomes a WebSocket only " +
+			"with --websocket.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			scope := "session"
 			switch {
@@ -50,7 +60,8 @@ func newNetAllow(a *app) *cobra.Command {
 			case rule:
 				scope = "rule"
 			}
-			return runNetAllow(cmd.Context(), a, args[0], client.NetworkAllow{Host: args[1], Scope: scope, WebSocket: webSocket})
+			return runNetAllow(cmd.Context(), a, args[0], client.NetworkAllow{Host: args[1], Scope: scope,
+				WebSocket: webSocket})
 		}}
 	cmd.Flags().BoolVar(&once, "once", false, "for one request")
 	cmd.Flags().BoolVar(&session, "session", false, "for this session (the default)")
@@ -62,9 +73,11 @@ func newNetAllow(a *app) *cobra.Command {
 
 func newNetRemove(a *app) *cobra.Command {
 	var rule bool
-	cmd := &cobra.Command{Use: "rm SESSION HOST[:PORT]", Short: "Take back what was allowed", Args: exactArgs("a session", "a host"),
+	cmd := &cobra.Command{Use: "rm SESSION HOST[:PORT]", Short: "Take back what was allowed",
+		Args:              exactArgs("a session", "a host"),
 		ValidArgsFunction: a.completeSessions,
-		Long: "Take back what net allow, or an answer, let a session reach. No request begins after it, and what it let begin ends\n" +
+		Long: "Take back what net allow, or an answer, let a session reach. No request begins after it, and what it " +
+			"let begin ends\n" +
 			"within a second. " +
 			"The host and port are those that net show lists; what the environment allows is not taken back.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -111,7 +124,8 @@ func netOf(ctx context.Context, a *app, ref string) (*conn, netHolder, error) {
 	if err != nil {
 		return nil, netHolder{}, err
 	}
-	return c, netHolder{sessionName(s.ID), func(ctx context.Context) (client.Network, error) { return c.Network(ctx, s.ID) },
+	return c, netHolder{sessionName(s.ID),
+		func(ctx context.Context) (client.Network, error) { return c.Network(ctx, s.ID) },
 		func(ctx context.Context, most int) ([]client.NetworkRecord, error) {
 			return c.NetworkLog(ctx, s.ID, most)
 		}}, nil
@@ -135,7 +149,8 @@ func runNetShow(ctx context.Context, a *app, ref string) error {
 		a.say("what is allowed goes through the proxy %s", term.Clean(n.Proxy))
 	}
 	if n.Used.Requests > 0 {
-		a.say("%d requests, %d bytes and %d hosts are used, or held by a running gateway", n.Used.Requests, n.Used.Bytes, n.Used.Hosts)
+		a.say("%d requests, %d bytes and %d hosts are used, or held by a running gateway", n.Used.Requests,
+			n.Used.Bytes, n.Used.Hosts)
 	}
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "HOST\tPORTS\tMETHODS\tPATH\tWEBSOCKET\tTRUSTED\tBY")
@@ -144,7 +159,8 @@ func runNetShow(ctx context.Context, a *app, ref string) error {
 		if r.Deny {
 			host = "not " + host
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", term.Clean(host), ports(r.Port), orAll(strings.Join(r.Methods, ",")), orAll(term.Clean(r.Path)),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", term.Clean(host), ports(r.Port),
+			orAll(strings.Join(r.Methods, ",")), orAll(term.Clean(r.Path)),
 			yesNo(r.WebSocket), yesNo(r.Trusted), term.Clean(r.Source))
 	}
 	for _, g := range n.Grants {
@@ -152,7 +168,8 @@ func runNetShow(ctx context.Context, a *app, ref string) error {
 		if g.Uses > 0 {
 			by += fmt.Sprintf(", %d left", g.Uses)
 		}
-		fmt.Fprintf(w, "%s\t%s\tall\tall\t%s\tno\t%s\n", term.Clean(g.Host), ports(g.Port), yesNo(g.WebSocket), term.Clean(by))
+		fmt.Fprintf(w, "%s\t%s\tall\tall\t%s\tno\t%s\n", term.Clean(g.Host), ports(g.Port), yesNo(g.WebSocket),
+			term.Clean(by))
 	}
 	return w.Flush()
 }
@@ -246,7 +263,8 @@ func runNetRemove(ctx context.Context, a *app, ref, host string, rule bool) erro
 		return a.object(d)
 	}
 	if d.Grants > 0 {
-		a.say("%s may not reach %s (ports %s) any more, unless its environment allows it", sessionName(s.ID), d.Host, ports(d.Port))
+		a.say("%s may not reach %s (ports %s) any more, unless its environment allows it", sessionName(s.ID), d.Host,
+			ports(d.Port))
 	}
 	if d.Rule {
 		a.say("the rule of its environment is gone: the next sessions may not either")
@@ -274,7 +292,8 @@ func runNetAllow(ctx context.Context, a *app, ref string, in client.NetworkAllow
 	if g.WebSocket {
 		how = " by WebSocket, too"
 	}
-	a.say("%s may reach %s (ports %s)%s, %s", sessionName(s.ID), g.Host, ports(g.Port), how, map[string]string{"once": "for one request",
-		"session": "until it ends", "rule": "and so may the next sessions of its environment"}[in.Scope])
+	a.say("%s may reach %s (ports %s)%s, %s", sessionName(s.ID), g.Host, ports(g.Port), how,
+		map[string]string{"once": "for one request",
+			"session": "until it ends", "rule": "and so may the next sessions of its environment"}[in.Scope])
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/client"
 )
 
-// A custom tool's call that was asked about is shown twice, as the question and as the client's: outboard ls must not take either for one
-// that still runs once the call has ended, and another call must stay.
+// A custom tool's call that was asked about is shown twice, as the question and as the client's: outboard ls
+// must not take either for one that still runs once the call has ended, and another call must stay.
 func TestOfferedCallEnds(t *testing.T) {
 	const call, other = "sevt_01asked", "sevt_01other"
 	offer := outboard.OfferedID(call)
@@ -21,7 +21,8 @@ func TestOfferedCallEnds(t *testing.T) {
 		`{"id":"` + other + `","type":"agent.custom_tool_use","name":"lookup","input":{}}`,
 		`{"id":"sevt_01yes","type":"user.tool_confirmation","tool_use_id":"` + call + `","result":"allow"}`,
 		fmt.Sprintf(`{"id":%q,"type":"agent.custom_tool_use","name":"lookup","input":{}}`, offer),
-		fmt.Sprintf(`{"id":"sevt_01given","type":"user.custom_tool_result","custom_tool_use_id":%q,"content":[]}`, offer),
+		fmt.Sprintf(`{"id":"sevt_01given","type":"user.custom_tool_result","custom_tool_use_id":%q,"content":[]}`,
+			offer),
 		`{"id":"sevt_01end","type":"agent.tool_result","tool_use_id":"` + call + `","content":[]}`,
 		`{"id":"sevt_01own","type":"outboard.call.finished","payload":{"call":"` + call + `","outcome":"ok"}}`,
 	} {

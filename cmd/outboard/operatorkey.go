@@ -26,14 +26,17 @@ type operatorKeyOptions struct {
 }
 
 func (o *operatorKeyOptions) flags(cmd *cobra.Command) *cobra.Command {
-	cmd.Flags().StringVar(&o.db, "db", "", "PostgreSQL database of the server, postgres://... (default: as configured, else SQLite in the data directory)")
-	cmd.Flags().StringVar(&o.config, "config", "", "configuration file of the server (default config.yaml in the data directory)")
+	cmd.Flags().StringVar(&o.db, "db", "", "PostgreSQL database of the server, postgres://... (default: as "+
+		"configured, else SQLite in the data directory)")
+	cmd.Flags().StringVar(&o.config, "config", "", "configuration file of the server (default config.yaml in the "+
+		"data directory)")
 	return cmd
 }
 
 func newKeyRotate(a *app) *cobra.Command {
 	var o operatorKeyOptions
-	return o.flags(&cobra.Command{Use: "rotate", Short: "Replace the operator's key in admin.key, and revoke the old one", Args: exactArgs(),
+	return o.flags(&cobra.Command{Use: "rotate", Short: "Replace the operator's key in admin.key, and revoke the " +
+		"old one", Args: exactArgs(),
 		Long: "Replace the operator's key in admin.key, and revoke the old one.\n\n" +
 			"It works on the database itself, so it runs on the server's machine, while the server runs or not. Servers and\n" +
 			"commands of this data directory use the new key at once; copies of the old one elsewhere stop working.",
@@ -42,8 +45,10 @@ func newKeyRotate(a *app) *cobra.Command {
 
 func newKeyRecover(a *app) *cobra.Command {
 	var o operatorKeyOptions
-	return o.flags(&cobra.Command{Use: "recover", Short: "Make a new operator's key when the old one is lost, and revoke all the others", Args: exactArgs(),
-		Long: "Make a new operator's key when the one in admin.key is lost or not valid, and revoke every other operator's key.\n\n" +
+	return o.flags(&cobra.Command{Use: "recover", Short: "Make a new operator's key when the old one is lost, and " +
+		"revoke all the others", Args: exactArgs(),
+		Long: "Make a new operator's key when the one in admin.key is lost or not valid, and revoke every other " +
+			"operator's key.\n\n" +
 			"It works on the database itself, so it runs on the server's machine, while the server runs or not. A file admin.key\n" +
 			"that is there is kept as admin.key.old. Keys of people and of organizations stay.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a, recoverKey) }})
@@ -58,7 +63,8 @@ type keyChange struct {
 	actor   string
 }
 
-func (o *operatorKeyOptions) run(ctx context.Context, a *app, change func(context.Context, *app, *keyChange) error) error {
+func (o *operatorKeyOptions) run(ctx context.Context, a *app,
+	change func(context.Context, *app, *keyChange) error) error {
 	data, err := a.dataThere()
 	if err != nil {
 		return err
@@ -68,7 +74,8 @@ func (o *operatorKeyOptions) run(ctx context.Context, a *app, change func(contex
 		return err
 	}
 	defer st.Close()
-	k := &keyChange{control: control.New(control.Config{Store: st, Logger: a.privateLogger()}), data: data, actor: "local:" + localUser()}
+	k := &keyChange{control: control.New(control.Config{Store: st, Logger: a.privateLogger()}), data: data,
+		actor: "local:" + localUser()}
 	if k.living, err = st.LivingOperatorKeys(ctx); err != nil {
 		return err
 	}
@@ -114,7 +121,8 @@ func localUser() string {
 func rotateKey(ctx context.Context, a *app, k *keyChange) error {
 	at := slices.IndexFunc(k.living, func(key outboard.Key) bool { return key.Hash == control.HashSecret(k.secret) })
 	if k.secret == "" || at < 0 {
-		return outboard.Errorf(outboard.Unauthenticated, "%s does not hold a living operator's key, so there is none to rotate", keyPath(k.data)).
+		return outboard.Errorf(outboard.Unauthenticated, "%s does not hold a living operator's key, so there is "+
+			"none to rotate", keyPath(k.data)).
 			WithHint("outboard key recover makes a new one")
 	}
 	return k.replace(ctx, a, "outboard key rotate, with the database at hand", k.living[at:at+1])
@@ -135,7 +143,8 @@ func recoverKey(ctx context.Context, a *app, k *keyChange) error {
 func (k *keyChange) replace(ctx context.Context, a *app, why string, old []outboard.Key) error {
 	next := keyPath(k.data) + ".next"
 	old = slices.Concat(old, k.leftBy(next))
-	made, err := k.control.AddAdminKey(ctx, k.actor, why, func(secret string) error { return writePrivate(next, secret+"\n") })
+	made, err := k.control.AddAdminKey(ctx, k.actor, why,
+		func(secret string) error { return writePrivate(next, secret+"\n") })
 	if err != nil {
 		return err
 	}

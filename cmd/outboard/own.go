@@ -109,7 +109,8 @@ func (t *timeline) own(kind string, ev client.Event) error {
 		return t.line(ev.ProcessedAt, "box", "lost: "+p.Reason, "")
 	case "session.forked":
 		if p.Import != "" {
-			return t.line(ev.ProcessedAt, "import", fmt.Sprintf("of %s at %d, from a file", sessionName(p.Parent), p.Seq), "")
+			return t.line(ev.ProcessedAt, "import", fmt.Sprintf("of %s at %d, from a file", sessionName(p.Parent),
+				p.Seq), "")
 		}
 		return t.line(ev.ProcessedAt, "fork", fmt.Sprintf("of %s at %d", sessionName(p.Parent), p.Seq), "")
 	case "session.rewound":

@@ -23,10 +23,13 @@ type policyTestOptions struct {
 }
 
 func newPolicy(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "policy", Short: "The rules that decide every call", Args: cobra.ArbitraryArgs, RunE: groupRun}
+	cmd := &cobra.Command{Use: "policy", Short: "The rules that decide every call", Args: cobra.ArbitraryArgs,
+		RunE: groupRun}
 	var opt policyTestOptions
-	test := &cobra.Command{Use: "test TOOL INPUT", Short: "Say what would happen to a call", Args: rangeArgs(2, 2, "a tool", "its input"),
-		Long: "Say what would happen to a call: allow, ask or deny, by which rules. INPUT is the tool's JSON, or for bash the command.\n" +
+	test := &cobra.Command{Use: "test TOOL INPUT", Short: "Say what would happen to a call",
+		Args: rangeArgs(2, 2, "a tool", "its input"),
+		Long: "Say what would happen to a call: allow, ask or deny, by which rules. INPUT is the tool's JSON, or " +
+			"for bash the command.\n" +
 			"With --file a file of rules is added below the others, before it is put in force.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runPolicyTest(cmd.Context(), a, args[0], args[1], opt)
@@ -41,13 +44,19 @@ func newPolicy(a *app) *cobra.Command {
 	cmd.AddCommand(
 		&cobra.Command{Use: "show", Short: "Print the policies in force", Args: exactArgs(),
 			RunE: func(cmd *cobra.Command, _ []string) error { return runPolicyShow(cmd.Context(), a) }},
-		&cobra.Command{Use: "set organization|agent:AGENT|session:NAME FILE|-", Short: "Check a file of rules and put it in force", Args: rangeArgs(2, 2, "a level", "a file"),
-			RunE: func(cmd *cobra.Command, args []string) error { return runPolicySet(cmd.Context(), a, args[0], args[1]) }},
+		&cobra.Command{Use: "set organization|agent:AGENT|session:NAME FILE|-",
+			Short: "Check a file of rules and put it in force", Args: rangeArgs(2, 2, "a level", "a file"),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return runPolicySet(cmd.Context(), a, args[0],
+					args[1])
+			}},
 		&cobra.Command{Use: "lint FILE|-...", Short: "Check files of rules", Args: rangeArgs(1, -1, "a file"),
 			RunE: func(cmd *cobra.Command, args []string) error { return runPolicyLint(a, args) }},
 		test,
-		&cobra.Command{Use: "why CALL|APPROVAL [SESSION]", Short: "Explain why a call was allowed, asked about or denied", Args: rangeArgs(1, 2, "a call"),
-			Long: "Explain the decision about a call, by its event id (sevt_...) or that of its approval, or of the call that a session waits with.\n" +
+		&cobra.Command{Use: "why CALL|APPROVAL [SESSION]", Short: "Explain why a call was allowed, asked about or " +
+			"denied", Args: rangeArgs(1, 2, "a call"),
+			Long: "Explain the decision about a call, by its event id (sevt_...) or that of its approval, or of the " +
+				"call that a session waits with.\n" +
 				"Without a session, the newest ones are searched for an event id.",
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return runPolicyWhy(cmd.Context(), a, args[0], strings.Join(args[1:], ""))
@@ -90,7 +99,8 @@ func runPolicyLint(a *app, paths []string) error {
 			layer, err = policy.Compile(outboard.LevelOrganization, text)
 		}
 		if err != nil {
-			return outboard.Errorf(outboard.KindOf(err), "%s: %w", path, err).WithHint("outboard policy schema prints what rules may speak of")
+			return outboard.Errorf(outboard.KindOf(err), "%s: %w", path, err).
+				WithHint("outboard policy schema prints what rules may speak of")
 		}
 		a.say("%s: no mistakes", path)
 		for _, note := range layer.Notes() {
@@ -122,7 +132,8 @@ func runPolicyShow(ctx context.Context, a *app) error {
 		if p.Target != nil {
 			target = " " + *p.Target
 		}
-		if _, err := fmt.Fprintf(a.out, "// %s%s, version %d by %s\n%s\n\n", p.Level, term.Line(target, 0), p.Version, term.Line(p.CreatedBy, 40),
+		if _, err := fmt.Fprintf(a.out, "// %s%s, version %d by %s\n%s\n\n", p.Level, term.Line(target, 0), p.Version,
+			term.Line(p.CreatedBy, 40),
 			term.Clean(strings.TrimSpace(p.Text))); err != nil {
 			return err
 		}
@@ -176,7 +187,8 @@ func runPolicySet(ctx context.Context, a *app, where, path string) error {
 func runPolicyTest(ctx context.Context, a *app, tool, input string, opt policyTestOptions) error {
 	in := json.RawMessage(input)
 	def, _ := registry.Lookup(tool)
-	if def.Subject == registry.Command && json.Unmarshal(in, &map[string]any{}) != nil { // true and 42 are JSON, and commands
+	// true and 42 are JSON, and commands
+	if def.Subject == registry.Command && json.Unmarshal(in, &map[string]any{}) != nil {
 		in, _ = json.Marshal(map[string]string{def.Target: input})
 	}
 	if !json.Valid(in) {
@@ -246,7 +258,8 @@ func runPolicyWhy(ctx context.Context, a *app, event, ref string) error {
 		return a.object(w.Raw)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "call      %s of %s\ntool      %s\ndecision  %s\n", w.EventID, sessionName(w.SessionID), w.Tool, w.Decision)
+	fmt.Fprintf(&b, "call      %s of %s\ntool      %s\ndecision  %s\n", w.EventID, sessionName(w.SessionID), w.Tool,
+		w.Decision)
 	row := func(name string, v *string) {
 		if v != nil && *v != "" {
 			fmt.Fprintf(&b, "%-9s %s\n", name, term.Line(*v, 0))
@@ -290,12 +303,14 @@ func findReason(ctx context.Context, c *client.Client, event, ref string) (clien
 		p, err := findApproval(ctx, c, event)
 		switch {
 		case err != nil && outboard.KindOf(err) == outboard.NotFound:
-			return client.Reason{}, outboard.Errorf(outboard.NotFound, "%q is no call, and nothing waits for an approval as that", event).
+			return client.Reason{}, outboard.Errorf(outboard.NotFound,
+				"%q is no call, and nothing waits for an approval as that", event).
 				WithHint("outboard approval ls -a lists approvals; outboard show SESSION says what a session waits for")
 		case err != nil:
 			return client.Reason{}, err
 		case p.EventID == "":
-			return client.Reason{}, outboard.Errorf(outboard.Invalid, "approval %s is about a host, not a call", p.ID).WithHint("outboard approval show %s", p.ID)
+			return client.Reason{}, outboard.Errorf(outboard.Invalid, "approval %s is about a host, not a call", p.ID).
+				WithHint("outboard approval show %s", p.ID)
 		}
 		return c.Why(ctx, p.SessionID, p.EventID)
 	}
@@ -312,5 +327,6 @@ func findReason(ctx context.Context, c *client.Client, event, ref string) (clien
 			break
 		}
 	}
-	return client.Reason{}, outboard.Errorf(outboard.NotFound, "none of the newest sessions has a call %q", event).WithHint("name the session as well")
+	return client.Reason{}, outboard.Errorf(outboard.NotFound, "none of the newest sessions has a call %q", event).
+		WithHint("name the session as well")
 }

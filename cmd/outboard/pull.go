@@ -25,9 +25,11 @@ type pullOptions struct {
 
 func newPull(a *app) *cobra.Command {
 	o := pullOptions{dir: "."}
-	cmd := &cobra.Command{Use: "pull SESSION [PATH...]", Short: "Copy files of a session to this machine", Args: rangeArgs(1, -1, "a session"),
+	cmd := &cobra.Command{Use: "pull SESSION [PATH...]", Short: "Copy files of a session to this machine",
+		Args:              rangeArgs(1, -1, "a session"),
 		ValidArgsFunction: a.completeSessions,
-		Long: "Copy files into a directory: with PATHs (files or directories of the workspace, . for all of it), those; without, the\n" +
+		Long: "Copy files into a directory: with PATHs (files or directories of the workspace, . for all of it), " +
+			"those; without, the\n" +
 			"deliverables the agent put under /mnt/session/outputs. Existing files are kept unless --force.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runPull(cmd.Context(), a, o, args[0], args[1:])
@@ -79,7 +81,8 @@ func runPull(ctx context.Context, a *app, o pullOptions, ref string, paths []str
 		warnLeft(a, got.Left)
 	}
 	if errors.Is(err, os.ErrExist) {
-		return outboard.Errorf(outboard.Conflict, "a file is already there: %s", existingFile(err)).WithHint("--force replaces it, -o DIR names another place")
+		return outboard.Errorf(outboard.Conflict, "a file is already there: %s", existingFile(err)).
+			WithHint("--force replaces it, -o DIR names another place")
 	}
 	if err != nil {
 		return err
@@ -89,14 +92,16 @@ func runPull(ctx context.Context, a *app, o pullOptions, ref string, paths []str
 
 func sayPulled(a *app, l pullLine, paths []string) error {
 	if l.Files == 0 && len(paths) > 0 {
-		return outboard.Errorf(outboard.NotFound, "nothing in the workspace of %s is named %s", sessionName(l.Session), strings.Join(paths, ", ")).
+		return outboard.Errorf(outboard.NotFound, "nothing in the workspace of %s is named %s", sessionName(l.Session),
+			strings.Join(paths, ", ")).
 			WithHint("outboard pull %s . brings all of it", sessionName(l.Session))
 	}
 	if a.json {
 		return a.object(l)
 	}
 	if l.Files == 0 {
-		a.say("%s has no deliverables under /mnt/session/outputs; outboard pull %s . brings its workspace", sessionName(l.Session), sessionName(l.Session))
+		a.say("%s has no deliverables under /mnt/session/outputs; outboard pull %s . brings its workspace",
+			sessionName(l.Session), sessionName(l.Session))
 		return nil
 	}
 	a.say("%s in %s", count(l.Files, "file"), l.Dir)
@@ -130,10 +135,12 @@ func pathFilter(paths []string) (func(string) bool, error) {
 	}, nil
 }
 
-func pullWorkspace(ctx context.Context, c *client.Client, id string, o pullOptions, want func(string) bool) (worktree.Unpacked, error) {
+func pullWorkspace(ctx context.Context, c *client.Client, id string, o pullOptions,
+	want func(string) bool) (worktree.Unpacked, error) {
 	body, err := c.Workspace(ctx, id)
 	if outboard.KindOf(err) == outboard.NotFound {
-		return worktree.Unpacked{}, outboard.Errorf(outboard.NotFound, "%s has saved no workspace yet", sessionName(id)).WithHint("it is saved after the first call that may change it")
+		return worktree.Unpacked{}, outboard.Errorf(outboard.NotFound, "%s has saved no workspace yet",
+			sessionName(id)).WithHint("it is saved after the first call that may change it")
 	}
 	if err != nil {
 		return worktree.Unpacked{}, err
@@ -159,7 +166,8 @@ func pullOutputs(ctx context.Context, c *client.Client, id string, o pullOptions
 		}
 		name := path.Base(path.Clean("/" + filepath.ToSlash(f.Filename)))
 		if name == "/" || !filepath.IsLocal(name) {
-			return n, outboard.Errorf(outboard.Invalid, "the deliverable %q has no usable name", term.Line(f.Filename, 80))
+			return n, outboard.Errorf(outboard.Invalid, "the deliverable %q has no usable name",
+				term.Line(f.Filename, 80))
 		}
 		if err := pullFile(ctx, c, root, f.ID, name, o.force); err != nil {
 			return n, err

@@ -18,7 +18,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
-// question is what a person decides: whether a call may run or a host may be reached, or what a custom tool's call gives.
+// question is what a person decides: whether a call may run or a host may be reached, or what a custom tool's
+// call gives.
 type question struct {
 	call     *openCall       // nil of a host
 	approval client.Approval // of a custom tool's call there is none
@@ -34,7 +35,8 @@ type decision struct {
 	later bool                   // they decide another time
 }
 
-// questionsOf returns what a session waits for: its calls with their approvals, and hosts that nobody has decided about.
+// questionsOf returns what a session waits for: its calls with their approvals, and hosts that nobody has
+// decided about.
 func questionsOf(ctx context.Context, c *client.Client, session string, calls []*openCall) ([]*question, error) {
 	var rows []client.Approval
 	for p, err := range c.Approvals(ctx, session, false) {
@@ -107,13 +109,14 @@ func facts(p client.Approval) []string {
 		for _, v := range p.Votes {
 			by = append(by, v.By)
 		}
-		add("people", fmt.Sprintf("%d must allow it; allowed by %s", p.Needs, cmp.Or(strings.Join(by, ", "), "nobody yet")))
+		add("people", fmt.Sprintf("%d must allow it; allowed by %s", p.Needs,
+			cmp.Or(strings.Join(by, ", "), "nobody yet")))
 	}
 	return out
 }
 
-// requestLines is a request line by line, with everything a screen would hide or act on visible: each argument under its name,
-// and of a text of several lines each in a row of its own, further in than any name.
+// requestLines is a request line by line, with everything a screen would hide or act on visible: each argument
+// under its name, and of a text of several lines each in a row of its own, further in than any name.
 func requestLines(request string) []string {
 	name, body, _ := strings.Cut(request, " ")
 	var in map[string]any
@@ -145,8 +148,8 @@ func requestLines(request string) []string {
 	return out
 }
 
-// visibleLines splits a text into lines without a control character. Unlike term.Clean it shows the carriage return at the end
-// of a line, and tabs.
+// visibleLines splits a text into lines without a control character. Unlike term.Clean it shows the carriage
+// return at the end of a line, and tabs.
 func visibleLines(text string) []string {
 	lines := strings.Split(text, "\n")
 	for i, l := range lines {
@@ -155,7 +158,8 @@ func visibleLines(text string) []string {
 	return lines
 }
 
-// asJSON is the JSON of a request's arguments, in which the server has written what no screen shows as \xNN and \UNNNNNNNN.
+// asJSON is the JSON of a request's arguments, in which the server has written what no screen shows as \xNN and
+// \UNNNNNNNN.
 func asJSON(body string) string {
 	var b strings.Builder
 	for i := 0; i < len(body); i++ {
@@ -279,7 +283,8 @@ func (q *question) reply(line string) (decision, error) {
 	case first == "l" || first == "later":
 		return decision{later: true}, nil
 	case q.shown < len(q.lines):
-		return decision{}, usagef("%q is no answer before the end of the request: Enter shows more", term.Line(line, 60))
+		return decision{}, usagef("%q is no answer before the end of the request: Enter shows more",
+			term.Line(line, 60))
 	case first == "y" || first == "yes" || first == "allow":
 		return q.allow(q.scope), nil
 	case q.scope != "":
@@ -291,7 +296,8 @@ func (q *question) reply(line string) (decision, error) {
 		q.scope = q.widest()
 		return decision{}, nil
 	}
-	return decision{}, usagef("%q is no answer: y lets it run once, n (and a reason, if you like) does not", term.Line(line, 60))
+	return decision{}, usagef("%q is no answer: y lets it run once, n (and a reason, if you like) does not",
+		term.Line(line, 60))
 }
 
 // widest is the scope of always.
@@ -306,7 +312,8 @@ func (q *question) allow(scope string) decision {
 	if q.approval.ID == "" {
 		return decision{event: client.Confirmation(q.call.id, true, "")}
 	}
-	return decision{ans: &client.ApprovalAnswer{Result: string(outboard.Allow), Scope: scope, Digest: q.approval.Digest}}
+	return decision{ans: &client.ApprovalAnswer{Result: string(outboard.Allow), Scope: scope,
+		Digest: q.approval.Digest}}
 }
 
 func (q *question) deny(why string) decision {
@@ -323,8 +330,10 @@ const grantTime = 30 * 24 * time.Hour
 func (q *question) rule(s client.Session, width int) []string {
 	out := []string{"always writes this rule:"}
 	if q.widest() == scopeRule {
-		return append(out, "  environment  "+term.Line(s.EnvironmentID, 0), "  allow        host "+term.Line(q.approval.Network.Host, 0)+", ports "+
-			ports(q.approval.Network.Port)+", all methods and paths", "  for          this session and every later one of the environment",
+		return append(out, "  environment  "+term.Line(s.EnvironmentID, 0),
+			"  allow        host "+term.Line(q.approval.Network.Host, 0)+", ports "+
+				ports(q.approval.Network.Port)+", all methods and paths", "  for          this session and every later "+
+				"one of the environment",
 			"  undo         outboard net rm --rule "+sessionName(s.ID)+" "+hostArgument(q.approval.Network))
 	}
 	out = append(out, "  allow        "+term.Line(q.approval.Action, 0)+" on exactly this resource:")
@@ -333,7 +342,8 @@ func (q *question) rule(s client.Session, width int) []string {
 		out = append(out, "               whatever it writes there")
 	}
 	return append(out, "  for          every session of agent "+term.Line(s.Agent.Name, 40)+" with the same owner",
-		"  until        "+time.Now().Add(grantTime).Format(time.DateOnly)+" (a grant of 30 days)", "  undo         outboard grant ls, outboard grant rm")
+		"  until        "+time.Now().Add(grantTime).
+			Format(time.DateOnly)+" (a grant of 30 days)", "  undo         outboard grant ls, outboard grant rm")
 }
 
 // hostArgument is a host as the net commands take it.
@@ -363,9 +373,10 @@ func settled(err error) bool {
 	return kind == outboard.Conflict || kind == outboard.NotFound
 }
 
-// decide asks a person about one thing until they answer, and sends the answer. It reports false for "not now". A scope is what
-// they have chosen before.
-func (a *app) decide(ctx context.Context, c *client.Client, in *term.Input, s client.Session, q *question, scope string) (bool, error) {
+// decide asks a person about one thing until they answer, and sends the answer. It reports false for "not now".
+// A scope is what they have chosen before.
+func (a *app) decide(ctx context.Context, c *client.Client, in *term.Input, s client.Session, q *question,
+	scope string) (bool, error) {
 	q.begin(a, sessionName(s.ID))
 	if q.scope = scope; scope != "" {
 		a.showRule(q, s)
@@ -430,7 +441,8 @@ func (a *app) sayDecided(q *question, d decision, grant *client.Grant) {
 	case d.ans.Result != string(outboard.Allow):
 		a.say("denied: %s", what)
 	case grant != nil:
-		a.say("allowed: %s; it passes until %s, outboard grant rm %s ends that", what, grant.ExpiresAt.Local().Format(time.DateOnly), grant.ID)
+		a.say("allowed: %s; it passes until %s, outboard grant rm %s ends that", what, grant.ExpiresAt.Local().
+			Format(time.DateOnly), grant.ID)
 	case d.ans.Scope == scopeRule:
 		a.say("allowed: %s, by a rule of the environment", what)
 	case d.ans.Scope == "session":

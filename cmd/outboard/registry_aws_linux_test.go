@@ -27,11 +27,12 @@ import (
 
 const ecrHost = "123456789012.dkr.ecr.eu-central-1.amazonaws.com"
 
-// startAWS is AWS on an address of loopback that is its own: who gives passwords, and a registry with app:1 to app:5 that wants one. ca is the
-// file of whom to trust for it.
+// startAWS is AWS on an address of loopback that is its own: who gives passwords, and a registry with app:1 to
+// app:5 that wants one. ca is the file of whom to trust for it.
 func startAWS(t *testing.T) (aws *ecrtest.AWS, at netip.Addr, ca string) {
 	t.Helper()
-	aws = &ecrtest.AWS{Region: "eu-central-1", KeyID: "AKIDCANARYOFATEST", Key: "key-canary-" + rand.Text(), Life: 12 * time.Hour}
+	aws = &ecrtest.AWS{Region: "eu-central-1", KeyID: "AKIDCANARYOFATEST", Key: "key-canary-" + rand.Text(),
+		Life: 12 * time.Hour}
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	open := httptest.NewServer(inner)
 	t.Cleanup(open.Close)
@@ -44,17 +45,18 @@ func startAWS(t *testing.T) (aws *ecrtest.AWS, at netip.Addr, ca string) {
 		t.Skipf("AWS is at port 443, where this user may not listen: %v", err)
 	}
 	cert, pem := ecrtest.Certificate(t, aws.Endpoint(), ecrHost)
-	srv := &httptest.Server{Listener: listener, TLS: &tls.Config{Certificates: []tls.Certificate{cert}}, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.Host == aws.Endpoint():
-			aws.ServeHTTP(w, r)
-		case r.Host == ecrHost && aws.Knows(r):
-			inner.ServeHTTP(w, r)
-		default:
-			w.Header().Set("WWW-Authenticate", `Basic realm="`+ecrHost+`",service="ecr.amazonaws.com"`)
-			w.WriteHeader(http.StatusUnauthorized)
-		}
-	}), ErrorLog: log.New(io.Discard, "", 0)}}
+	srv := &httptest.Server{Listener: listener, TLS: &tls.Config{Certificates: []tls.Certificate{cert}},
+		Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.Host == aws.Endpoint():
+				aws.ServeHTTP(w, r)
+			case r.Host == ecrHost && aws.Knows(r):
+				inner.ServeHTTP(w, r)
+			default:
+				w.Header().Set("WWW-Authenticate", `Basic realm="`+ecrHost+`",service="ecr.amazonaws.com"`)
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+		}), ErrorLog: log.New(io.Discard, "", 0)}}
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
 	ca = filepath.Join(t.TempDir(), "ca.pem")
@@ -64,12 +66,13 @@ func startAWS(t *testing.T) (aws *ecrtest.AWS, at netip.Addr, ca string) {
 	return aws, at, ca
 }
 
-// If this fails, a template or a box cannot be made of an image in a registry at AWS, a wrong key gives a riddle, another organization has what the
-// key pulled, or a key or password lies somewhere in the clear.
+// If this fails, a template or a box cannot be made of an image in a registry at AWS, a wrong key gives a
+// riddle, another organization has what the key pulled, or a key or password lies somewhere in the clear.
 func TestRegistryAWS(t *testing.T) {
 	aws, at, ca := startAWS(t)
 	var logs, answers lockedBuffer
-	o := &online{t: t, data: t.TempDir(), log: slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	o := &online{t: t, data: t.TempDir(),
+		log: slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		cfg: &config.Config{Egress: config.Egress{PrivateNetworks: []string{"127.0.0.0/8"}, CAFiles: []string{ca}}},
 		resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
 			if host != aws.Endpoint()+"." && host != ecrHost+"." {
@@ -93,14 +96,16 @@ func TestRegistryAWS(t *testing.T) {
 	build := func(name, image, id, secret string) client.TemplateBuild {
 		t.Helper()
 		var asked struct{ TemplateID, BuildID string }
-		if status := o.call("POST", "/v3/templates", fmt.Sprintf(`{"name":%q}`, name), &asked); status != http.StatusAccepted {
+		if status := o.call("POST", "/v3/templates", fmt.Sprintf(`{"name":%q}`, name),
+			&asked); status != http.StatusAccepted {
 			t.Fatalf("asking for a build: %d", status)
 		}
 		body := fmt.Sprintf(`{"fromImage":%q}`, image)
 		if id != "" {
 			body = fmt.Sprintf(`{"fromImage":%q,"fromImageRegistry":{"type":"aws","awsAccessKeyId":%q,"awsSecretAccessKey":%q,"awsRegion":"eu-central-1"}}`, image, id, secret)
 		}
-		if status := o.call("POST", "/v2/templates/"+asked.TemplateID+"/builds/"+asked.BuildID, body, nil); status != http.StatusAccepted {
+		if status := o.call("POST", "/v2/templates/"+asked.TemplateID+"/builds/"+asked.BuildID, body,
+			nil); status != http.StatusAccepted {
 			t.Fatalf("starting a build: %d", status)
 		}
 		b := o.built(o.c, name)
@@ -148,12 +153,15 @@ func TestRegistryAWS(t *testing.T) {
 	}
 	answers.Write(run.get("/v1/outboard/audit?limit=500"))
 	for _, secret := range append(aws.Passwords(), aws.Key, aws.KeyID, wrong) {
-		if where := o.holding(secret); len(where) > 0 || bytes.Contains(logs.Bytes(), []byte(secret)) || bytes.Contains(answers.Bytes(), []byte(secret)) {
+		if where := o.holding(secret); len(where) > 0 || bytes.Contains(logs.Bytes(), []byte(secret)) ||
+			bytes.Contains(answers.Bytes(), []byte(secret)) {
 			t.Errorf("%q lies in the clear in %q, in the log, or in an answer", secret, where)
 		}
 	}
-	if len(o.holding(ecrHost)) == 0 || !bytes.Contains(logs.Bytes(), []byte("template built")) || !bytes.Contains(answers.Bytes(), []byte(`"outboard_aws"`)) ||
-		!bytes.Contains(answers.Bytes(), []byte("https://"+aws.Endpoint()+":443/")) || !bytes.Contains(answers.Bytes(), []byte("InvalidSignatureException")) {
+	if len(o.holding(ecrHost)) == 0 || !bytes.Contains(logs.Bytes(), []byte("template built")) ||
+		!bytes.Contains(answers.Bytes(), []byte(`"outboard_aws"`)) ||
+		!bytes.Contains(answers.Bytes(), []byte("https://"+aws.Endpoint()+":443/")) ||
+		!bytes.Contains(answers.Bytes(), []byte("InvalidSignatureException")) {
 		t.Errorf("nothing is found where keys and passwords were looked for: %s", answers.Bytes())
 	}
 }
@@ -171,12 +179,15 @@ func (o *online) refusedKeys(aws *ecrtest.AWS, image string) {
 		body map[string]any
 		want string
 	}{
-		"of another region":   {login(image, aKey("us-east-1")), "is in the region eu-central-1"},
-		"of another registry": {login("registry.example.com/app:1", aKey("eu-central-1")), "a key for AWS is for images of"},
-		"without a secret":    {login(image, map[string]any{"type": "aws", "access_key_id": aws.KeyID, "region": "eu-central-1"}), "registry.secret_access_key"},
-		"of another kind":     {login(image, map[string]any{"type": "azure"}), "registry.type"},
+		"of another region": {login(image, aKey("us-east-1")), "is in the region eu-central-1"},
+		"of another registry": {login("registry.example.com/app:1", aKey("eu-central-1")),
+			"a key for AWS is for images of"},
+		"without a secret": {login(image, map[string]any{"type": "aws", "access_key_id": aws.KeyID,
+			"region": "eu-central-1"}), "registry.secret_access_key"},
+		"of another kind": {login(image, map[string]any{"type": "azure"}), "registry.type"},
 	} {
-		if _, err := o.c.BuildTemplate(o.t.Context(), c.body); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), aws.Key) {
+		if _, err := o.c.BuildTemplate(o.t.Context(), c.body); err == nil || !strings.Contains(err.Error(), c.want) ||
+			strings.Contains(err.Error(), aws.Key) {
 			o.t.Errorf("a key %s: %v", what, err)
 		}
 	}
@@ -193,7 +204,8 @@ func (o *online) refusedKeys(aws *ecrtest.AWS, image string) {
 		o.t.Fatal(err)
 	}
 	o.t.Cleanup(second.Close)
-	if _, err := second.CreateBox(o.t.Context(), map[string]any{"image": image}); err == nil || !strings.Contains(err.Error(), "does not let this server have it") {
+	if _, err := second.CreateBox(o.t.Context(), map[string]any{"image": image}); err == nil ||
+		!strings.Contains(err.Error(), "does not let this server have it") {
 		o.t.Errorf("a box of another organization: %v", err)
 	}
 	for i, step := range []struct {

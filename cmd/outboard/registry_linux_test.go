@@ -30,7 +30,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/config"
 )
 
-// guarded is a registry on loopback with an image app:1 to app:5, which lets in who knows a password: at once, or for a token that it gives.
+// guarded is a registry on loopback with an image app:1 to app:5, which lets in who knows a password: at once,
+// or for a token that it gives.
 func guarded(t *testing.T, bearer bool, password string) (host string) {
 	t.Helper()
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -73,7 +74,10 @@ func push(t *testing.T, host string) {
 	if err := tw.Close(); err != nil {
 		t.Fatal(err)
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser,
+		error) {
+		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,11 +120,13 @@ func (o *online) built(c *client.Client, name string) client.TemplateBuild {
 	return b
 }
 
-// If this fails, a template or a box cannot be made of an image that takes a password, a wrong one gives a riddle, an organization has what another
-// one's password pulled, or the password is kept or logged in the clear.
+// If this fails, a template or a box cannot be made of an image that takes a password, a wrong one gives a
+// riddle, an organization has what another one's password pulled, or the password is kept or logged in the
+// clear.
 func TestRegistryLogin(t *testing.T) {
 	var logs lockedBuffer
-	o := &online{t: t, data: t.TempDir(), log: slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	o := &online{t: t, data: t.TempDir(),
+		log: slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		cfg: &config.Config{Egress: config.Egress{PrivateNetworks: []string{"127.0.0.0/8"}}}}
 	o.start()
 	t.Cleanup(func() {
@@ -165,12 +171,14 @@ func TestRegistryLogin(t *testing.T) {
 		}
 		failed := func(what string, b client.TemplateBuild, want string) {
 			t.Helper()
-			if b.State != "error" || !strings.Contains(b.Error.Message, want) || strings.Contains(b.Error.Message, "assword-") {
+			if b.State != "error" || !strings.Contains(b.Error.Message, want) ||
+				strings.Contains(b.Error.Message, "assword-") {
 				t.Errorf("%s, %s: %s %+v", kind, what, b.State, b.Error)
 			}
 		}
 		failed("without a password", build(o.c, image, ""), "does not let this server have it")
-		failed("with a wrong one", build(o.c, image, "wrong-"+kind+"-password"), "the registry refuses the user and password")
+		failed("with a wrong one", build(o.c, image, "wrong-"+kind+"-password"),
+			"the registry refuses the user and password")
 		if b := build(o.c, image, password); b.State != "ready" || *b.Layers != 1 {
 			t.Errorf("%s, with the right one: %s %+v", kind, b.State, b.Error)
 		}
@@ -183,7 +191,8 @@ func TestRegistryLogin(t *testing.T) {
 		} else if err := o.c.DeleteBox(t.Context(), b.ID); err != nil {
 			t.Error(err)
 		}
-		if _, err := second.CreateBox(t.Context(), map[string]any{"image": image}); err == nil || !strings.Contains(err.Error(), "does not let this server have it") {
+		if _, err := second.CreateBox(t.Context(), map[string]any{"image": image}); err == nil ||
+			!strings.Contains(err.Error(), "does not let this server have it") {
 			t.Errorf("%s, a box of another organization: %v", kind, err)
 		}
 		host, port, _ := strings.Cut(strings.TrimSuffix(image, "/app:1"), ":")
@@ -191,7 +200,8 @@ func TestRegistryLogin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		byHand := map[string]any{"auth": map[string]any{"type": "outboard_header", "name": host + "_" + port, "hosts": []string{host}, "ports": []int{number},
+		byHand := map[string]any{"auth": map[string]any{"type": "outboard_header", "name": host + "_" + port,
+			"hosts": []string{host}, "ports": []int{number},
 			"value": "me:" + password, "format": "Basic {basic}"}}
 		if _, err := second.CreateCredential(t.Context(), vault.ID, byHand); err != nil {
 			t.Fatal(err)
@@ -203,8 +213,10 @@ func TestRegistryLogin(t *testing.T) {
 		if status := o.call("POST", "/v3/templates", `{"name":"e2b-`+kind+`"}`, &asked); status != http.StatusAccepted {
 			t.Fatalf("asking for a build: %d", status)
 		}
-		body := fmt.Sprintf(`{"fromImage":%q,"fromImageRegistry":{"type":"registry","username":"me","password":%q}}`, image, password)
-		if status := o.call("POST", "/v2/templates/"+asked.TemplateID+"/builds/"+asked.BuildID, body, nil); status != http.StatusAccepted {
+		body := fmt.Sprintf(`{"fromImage":%q,"fromImageRegistry":{"type":"registry","username":"me","password":%q}}`,
+			image, password)
+		if status := o.call("POST", "/v2/templates/"+asked.TemplateID+"/builds/"+asked.BuildID, body,
+			nil); status != http.StatusAccepted {
 			t.Fatalf("starting a build: %d", status)
 		}
 		if b := o.built(o.c, "e2b-"+kind); b.State != "ready" {

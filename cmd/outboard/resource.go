@@ -29,10 +29,14 @@ type resource struct {
 }
 
 var resources = []resource{
-	{"agent", "The agents that sessions run", "/v1/agents", "name", []string{"name", "version", "model.id", "updated_at"}, "create update archive", true},
-	{"environment", "Where sessions run: network, packages, limits", "/v1/environments", "name", []string{"name", "config.type", "updated_at"}, "create update archive rm", false},
-	{"vault", "Keep credentials together that sessions may use", "/v1/vaults", "display_name", []string{"display_name", "updated_at"}, "create update archive rm", false},
-	{"file", "What was uploaded, and what sessions brought out", "/v1/files", "filename", []string{"filename", "size_bytes", "created_at"}, "rm", false},
+	{"agent", "The agents that sessions run", "/v1/agents", "name", []string{"name", "version", "model.id",
+		"updated_at"}, "create update archive", true},
+	{"environment", "Where sessions run: network, packages, limits", "/v1/environments", "name",
+		[]string{"name", "config.type", "updated_at"}, "create update archive rm", false},
+	{"vault", "Keep credentials together that sessions may use", "/v1/vaults", "display_name",
+		[]string{"display_name", "updated_at"}, "create update archive rm", false},
+	{"file", "What was uploaded, and what sessions brought out", "/v1/files", "filename",
+		[]string{"filename", "size_bytes", "created_at"}, "rm", false},
 	{"model", "The models that agents can name", "/v1/models", "id", []string{"display_name", "created_at"}, "", false},
 }
 
@@ -49,47 +53,56 @@ func newResource(a *app, name string) *cobra.Command {
 	if strings.Contains("aeiou", r.name[:1]) {
 		article = "an " + r.name
 	}
-	add := func(verb, use, short string, args cobra.PositionalArgs, run func(ctx context.Context, c *client.Client, args []string) error) {
-		cmd.AddCommand(&cobra.Command{Use: strings.TrimSpace(verb + " " + use), Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
-			need := needThere
-			if verb == "create" {
-				need = needAnswers
-			}
-			c, err := a.connect(cmd.Context(), need)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			return run(cmd.Context(), c.Client, args)
-		}})
+	add := func(verb, use, short string, args cobra.PositionalArgs, run func(ctx context.Context, c *client.Client,
+		args []string) error) {
+		cmd.AddCommand(&cobra.Command{Use: strings.TrimSpace(verb + " " + use), Short: short, Args: args,
+			RunE: func(cmd *cobra.Command, args []string) error {
+				need := needThere
+				if verb == "create" {
+					need = needAnswers
+				}
+				c, err := a.connect(cmd.Context(), need)
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				return run(cmd.Context(), c.Client, args)
+			}})
 	}
-	add("ls", "", "List them, the newest first", exactArgs(), func(ctx context.Context, c *client.Client, _ []string) error { return r.list(ctx, a, c) })
-	add("show", upper, "Print one, as the API has it", exactArgs(article), func(ctx context.Context, c *client.Client, args []string) error {
-		o, err := r.find(ctx, c, args[0])
-		if err != nil {
-			return err
-		}
-		return a.printObject(o)
-	})
-	if strings.Contains(r.verbs, "create") {
-		add("create", "FILE|-", "Make one from a YAML or JSON file", exactArgs("a file"), func(ctx context.Context, c *client.Client, args []string) error {
-			return r.put(ctx, a, c, r.path, nil, args[0])
-		})
-		add("update", upper+" FILE|-", "Change what a YAML or JSON file names", exactArgs(article, "a file"), func(ctx context.Context, c *client.Client, args []string) error {
+	add("ls", "", "List them, the newest first", exactArgs(),
+		func(ctx context.Context, c *client.Client, _ []string) error { return r.list(ctx, a, c) })
+	add("show", upper, "Print one, as the API has it", exactArgs(article),
+		func(ctx context.Context, c *client.Client, args []string) error {
 			o, err := r.find(ctx, c, args[0])
 			if err != nil {
 				return err
 			}
-			return r.put(ctx, a, c, r.path+"/"+text(o["id"]), o, args[1])
+			return a.printObject(o)
 		})
-		add("archive", upper+"...", "Let no new session use one; what exists stays", rangeArgs(1, -1, article), func(ctx context.Context, c *client.Client, args []string) error {
-			return r.end(ctx, a, c, args, "archived", func(id string) error { return c.Post(ctx, r.path+"/"+id+"/archive", struct{}{}, nil) })
-		})
+	if strings.Contains(r.verbs, "create") {
+		add("create", "FILE|-", "Make one from a YAML or JSON file", exactArgs("a file"),
+			func(ctx context.Context, c *client.Client, args []string) error {
+				return r.put(ctx, a, c, r.path, nil, args[0])
+			})
+		add("update", upper+" FILE|-", "Change what a YAML or JSON file names", exactArgs(article, "a file"),
+			func(ctx context.Context, c *client.Client, args []string) error {
+				o, err := r.find(ctx, c, args[0])
+				if err != nil {
+					return err
+				}
+				return r.put(ctx, a, c, r.path+"/"+text(o["id"]), o, args[1])
+			})
+		add("archive", upper+"...", "Let no new session use one; what exists stays", rangeArgs(1, -1, article),
+			func(ctx context.Context, c *client.Client, args []string) error {
+				return r.end(ctx, a, c, args, "archived",
+					func(id string) error { return c.Post(ctx, r.path+"/"+id+"/archive", struct{}{}, nil) })
+			})
 	}
 	if strings.Contains(r.verbs, "rm") {
-		add("rm", upper+"...", "Delete them", rangeArgs(1, -1, article), func(ctx context.Context, c *client.Client, args []string) error {
-			return r.end(ctx, a, c, args, "removed", func(id string) error { return c.Delete(ctx, r.path+"/"+id) })
-		})
+		add("rm", upper+"...", "Delete them", rangeArgs(1, -1, article),
+			func(ctx context.Context, c *client.Client, args []string) error {
+				return r.end(ctx, a, c, args, "removed", func(id string) error { return c.Delete(ctx, r.path+"/"+id) })
+			})
 	}
 	return cmd
 }
@@ -126,7 +139,8 @@ func member(o map[string]any, path string) any {
 func (r *resource) list(ctx context.Context, a *app, c *client.Client) error {
 	header := []string{"ID"}
 	for _, name := range r.columns {
-		header = append(header, strings.ToUpper(strings.NewReplacer("_at", "", "_", " ", ".id", "", "config.", "").Replace(name)))
+		header = append(header, strings.ToUpper(strings.NewReplacer("_at", "", "_", " ", ".id", "", "config.", "").
+			Replace(name)))
 	}
 	var rows [][]string
 	for o, err := range c.Objects(ctx, r.path) {
@@ -172,15 +186,18 @@ func (r *resource) find(ctx context.Context, c *client.Client, ref string) (map[
 	}
 	switch len(found) {
 	case 0:
-		return nil, outboard.Errorf(outboard.NotFound, "there is no %s %q", r.name, ref).WithHint("%soutboard %s ls lists them", meant("", ref, names), r.name)
+		return nil, outboard.Errorf(outboard.NotFound, "there is no %s %q", r.name, ref).
+			WithHint("%soutboard %s ls lists them", meant("", ref, names), r.name)
 	case 1:
 		return found[0], nil
 	}
-	return nil, outboard.Errorf(outboard.Invalid, "%q means %d of them", ref, len(found)).WithHint("name one by its id: outboard %s ls", r.name)
+	return nil, outboard.Errorf(outboard.Invalid, "%q means %d of them", ref, len(found)).
+		WithHint("name one by its id: outboard %s ls", r.name)
 }
 
 // put creates or changes one from a file.
-func (r *resource) put(ctx context.Context, a *app, c *client.Client, path string, old map[string]any, file string) error {
+func (r *resource) put(ctx context.Context, a *app, c *client.Client, path string, old map[string]any,
+	file string) error {
 	body, err := a.readObject(file)
 	if err != nil {
 		return err
@@ -199,7 +216,8 @@ func (r *resource) put(ctx context.Context, a *app, c *client.Client, path strin
 	return err
 }
 
-func (r *resource) end(ctx context.Context, a *app, c *client.Client, refs []string, what string, do func(id string) error) error {
+func (r *resource) end(ctx context.Context, a *app, c *client.Client, refs []string, what string,
+	do func(id string) error) error {
 	return eachOf(ctx, refs, func(ref string) error {
 		o, err := r.find(ctx, c, ref)
 		if err == nil {

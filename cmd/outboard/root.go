@@ -42,13 +42,19 @@ type group struct {
 // groups lists every command. A new command is one file and one name here.
 func (a *app) groups() []group {
 	return []group{
-		{"sessions", "Sessions:", []*cobra.Command{newRun(a), newList(a), newShow(a), newAttach(a), newLogs(a), newSend(a), newInterrupt(a), newDiff(a), newApply(a),
+		{"sessions", "Sessions:", []*cobra.Command{newRun(a), newList(a), newShow(a), newAttach(a), newLogs(a),
+			newSend(a), newInterrupt(a), newDiff(a), newApply(a),
 			newPull(a), newFork(a), newRewind(a), newCheckpoint(a), newStop(a), newRemove(a)}},
-		{"decide", "Decide:", []*cobra.Command{newApprove(a), newDeny(a), newApproval(a), newGrant(a), newPolicy(a), newNet(a), newBudget(a), newKill(a)}},
-		{"sandboxes", "Sandboxes:", []*cobra.Command{newBox(a), newSandbox(a), newTemplate(a), newImage(a), newSSH(a), newSSHKey(a)}},
-		{"server", "Server:", []*cobra.Command{newServe(a), newUp(a), newDown(a), newStatus(a), newDoctor(a), newConfig(a), newAudit(a), newBlob(a), newOrg(a), newUser(a), newKey(a)}},
-		{"more", "More:", []*cobra.Command{newDemo(a), newResource(a, "agent"), newResource(a, "environment"), newResource(a, "vault"), newSecret(a),
-			newResource(a, "file"), newResource(a, "model"), newLogin(a), newLogout(a), newWhoami(a), newChaos(a), newBench(a), newVersion(a), newMan(a)}},
+		{"decide", "Decide:", []*cobra.Command{newApprove(a), newDeny(a), newApproval(a), newGrant(a), newPolicy(a),
+			newNet(a), newBudget(a), newKill(a)}},
+		{"sandboxes", "Sandboxes:", []*cobra.Command{newBox(a), newSandbox(a), newTemplate(a), newImage(a), newSSH(a),
+			newSSHKey(a)}},
+		{"server", "Server:", []*cobra.Command{newServe(a), newUp(a), newDown(a), newStatus(a), newDoctor(a),
+			newConfig(a), newAudit(a), newBlob(a), newOrg(a), newUser(a), newKey(a)}},
+		{"more", "More:", []*cobra.Command{newDemo(a), newResource(a, "agent"), newResource(a, "environment"),
+			newResource(a, "vault"), newSecret(a),
+			newResource(a, "file"), newResource(a,
+				"model"), newLogin(a), newLogout(a), newWhoami(a), newChaos(a), newBench(a), newVersion(a), newMan(a)}},
 	}
 }
 
@@ -77,8 +83,10 @@ func (a *app) root() *cobra.Command {
 	root.SetOut(a.out)
 	root.SetErr(a.errs)
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON object per line")
-	root.PersistentFlags().StringVar(&a.data, "data", "", "data directory (default $OUTBOARD_DATA, else "+a.defaultData()+")")
-	root.PersistentFlags().StringVar(&a.org, "org", "", "organization to act in, for who runs the server (default $OUTBOARD_ORG)")
+	root.PersistentFlags().StringVar(&a.data, "data", "",
+		"data directory (default $OUTBOARD_DATA, else "+a.defaultData()+")")
+	root.PersistentFlags().StringVar(&a.org, "org", "", "organization to act in, for who runs the server (default "+
+		"$OUTBOARD_ORG)")
 	for _, g := range a.groups() {
 		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
 		for _, cmd := range g.commands {
@@ -100,7 +108,8 @@ func (a *app) root() *cobra.Command {
 		case "help":
 			cmd.Args = func(help *cobra.Command, args []string) error {
 				if found, _, err := help.Root().Find(args); err != nil || found == help.Root() && len(args) > 0 {
-					return usagef("there is no help for %q", strings.Join(args, " ")).WithHint("outboard help lists the commands")
+					return usagef("there is no help for %q", strings.Join(args, " ")).
+						WithHint("outboard help lists the commands")
 				}
 				return nil
 			}
@@ -114,8 +123,9 @@ func groupRun(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
-	return usagef("%s has no command %q", cmd.Name(), args[0]).WithHint("%s%s %s", meant(cmd.CommandPath()+" ", args[0], commandNames(cmd)),
-		cmd.CommandPath(), strings.Join(commandNames(cmd), "|"))
+	return usagef("%s has no command %q", cmd.Name(), args[0]).
+		WithHint("%s%s %s", meant(cmd.CommandPath()+" ", args[0], commandNames(cmd)),
+			cmd.CommandPath(), strings.Join(commandNames(cmd), "|"))
 }
 
 // unknownCommand refuses a word that is no command, with the one that was meant.
@@ -124,7 +134,8 @@ func unknownCommand(root *cobra.Command, word string) error {
 	for _, c := range root.Commands() {
 		known = append(known, c.Aliases...)
 	}
-	return usagef("unknown command %q", word).WithHint("%soutboard help lists the commands", meant("outboard ", word, known))
+	return usagef("unknown command %q", word).WithHint("%soutboard help lists the commands",
+		meant("outboard ", word, known))
 }
 
 func commandNames(cmd *cobra.Command) (names []string) {
@@ -135,7 +146,8 @@ func commandNames(cmd *cobra.Command) (names []string) {
 }
 
 // values says what is wrong with a value, by the type of its flag: what the parsers say is for programmers.
-var values = map[string]string{"int": "not a whole number", "int64": "not a whole number", "uint16": "not a whole number from 0", "float64": "not a number",
+var values = map[string]string{"int": "not a whole number", "int64": "not a whole number",
+	"uint16": "not a whole number from 0", "float64": "not a number",
 	"duration": "not a duration such as 90s, 1h30m or 90d", "bool": "not true or false"}
 
 // flagError explains a flag that is none; most often it is a task or message that begins with a dash.
@@ -162,7 +174,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	return e.WithHint("%s%s --help lists the flags", near, cmd.CommandPath())
 }
 
-// asksJSON reports whether a command line has --json. A mistake in it ends the parsing, and --json may stand behind the mistake.
+// asksJSON reports whether a command line has --json. A mistake in it ends the parsing, and --json may stand
+// behind the mistake.
 func asksJSON(args []string) bool {
 	for _, arg := range args {
 		if arg == "--" {
@@ -265,7 +278,8 @@ func rangeArgs(least, most int, names ...string) cobra.PositionalArgs {
 			if strings.Contains(cmd.Use, "|-") { // a text
 				hint += "; quote what is several words"
 			}
-			return usagef("%s takes %s, and %q is one more", cmd.CommandPath(), count(most, "argument"), args[most]).WithHint("%s", hint)
+			return usagef("%s takes %s, and %q is one more", cmd.CommandPath(), count(most, "argument"), args[most]).
+				WithHint("%s", hint)
 		}
 		return nil
 	}

@@ -43,11 +43,13 @@ type runOptions struct {
 
 func newRun(a *app) *cobra.Command {
 	var o runOptions
-	cmd := &cobra.Command{Use: "run [flags] TASK|-", Short: "Start a session and watch it work", Args: rangeArgs(1, 1, "a task, or - to read it from standard input"),
+	cmd := &cobra.Command{Use: "run [flags] TASK|-", Short: "Start a session and watch it work",
+		Args: rangeArgs(1, 1, "a task, or - to read it from standard input"),
 		Long: "Start a session and show what it does until it comes to rest.\n\n" +
 			"In a git repository the work as it is now, committed or not, but nothing ignored, is copied into the sandbox;\n" +
 			"index, HEAD, branches and stash stay as they are. The result comes home with outboard diff and outboard apply.\n" +
-			"Ctrl-C detaches and the session goes on: where no server runs, one is started in the background (outboard up).",
+			"Ctrl-C detaches and the session goes on: where no server runs, one is started in the background " +
+			"(outboard up).",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			task, err := readTask(a.in, args[0], "task", `outboard run "make the tests pass"`)
 			if err != nil {
@@ -58,18 +60,25 @@ func newRun(a *app) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.agent, "agent", "", "agent: a YAML or JSON file, a name or an id")
 	f.StringVarP(&o.model, "model", "m", "", "model, such as anthropic/NAME or script/steps ($OUTBOARD_MODEL)")
-	f.StringVar(&o.from, "from", "", "directory to send, or none (default: the git repository around the current directory)")
+	f.StringVar(&o.from, "from", "", "directory to send, or none (default: the git repository around the current "+
+		"directory)")
 	f.BoolVar(&o.clean, "clean", false, "send the last commit and leave out uncommitted work")
-	f.StringArrayVar(&o.include, "include", nil, "send ignored files of this pattern, too; may be repeated, and stand in .outboardinclude")
+	f.StringArrayVar(&o.include, "include", nil, "send ignored files of this pattern, too; may be repeated, and "+
+		"stand in .outboardinclude")
 	f.StringVar(&o.env, "env", "", "environment: a name or an id")
-	f.StringSliceVar(&o.vaults, "vault", nil, "vault with secrets the session may use: a name or an id; see outboard secret")
-	f.StringVar(&o.budget, "budget", "", "most it may spend on its model, in dollars at list price; it stops there with exit 7 until the budget is raised")
-	f.StringSliceVar(&o.allow, "allow", nil, "host the session may reach besides what its environment allows, HOST or HOST:PORT; may be repeated")
-	f.StringVar(&o.check, "check", "", "command that judges the result in a fresh sandbox: decides between exit 0 and 8")
+	f.StringSliceVar(&o.vaults, "vault", nil, "vault with secrets the session may use: a name or an id; see "+
+		"outboard secret")
+	f.StringVar(&o.budget, "budget", "", "most it may spend on its model, in dollars at list price; it stops there "+
+		"with exit 7 until the budget is raised")
+	f.StringSliceVar(&o.allow, "allow", nil, "host the session may reach besides what its environment allows, HOST "+
+		"or HOST:PORT; may be repeated")
+	f.StringVar(&o.check, "check", "",
+		"command that judges the result in a fresh sandbox: decides between exit 0 and 8")
 	spanVar(f, &o.timeout, "timeout", 0, "interrupt the session after this long and exit 124")
 	f.StringVar(&o.approve, "approve", "", "ask before every tool call, or never (default: what the agent says)")
 	f.BoolVarP(&o.detach, "detach", "d", false, "start and do not watch")
-	f.BoolVar(&o.noInstructions, "no-instructions", false, "leave AGENTS.md and CLAUDE.md of the repository out of the first message")
+	f.BoolVar(&o.noInstructions, "no-instructions", false, "leave AGENTS.md and CLAUDE.md of the repository out of "+
+		"the first message")
 	foregroundFlag(f, a)
 	f.StringVar(&o.title, "title", "", "title of the session (default: the task's first line)")
 	return cmd
@@ -131,7 +140,8 @@ func runRun(ctx context.Context, a *app, o runOptions, task string) error {
 	}
 	if o.detach {
 		if c.private != nil {
-			a.say("no server runs, so nothing happens until one does: outboard serve, or outboard attach %s", sessionName(s.ID))
+			a.say("no server runs, so nothing happens until one does: outboard serve, or outboard attach %s",
+				sessionName(s.ID))
 		}
 		return nil
 	}
@@ -145,7 +155,8 @@ func (o runOptions) allowHosts(ctx context.Context, c *conn, id string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := c.AllowNetwork(ctx, id, client.NetworkAllow{Host: host, Port: port, Scope: "session"}); err != nil {
+		if _, err := c.AllowNetwork(ctx, id, client.NetworkAllow{Host: host, Port: port,
+			Scope: "session"}); err != nil {
 			return err
 		}
 	}
@@ -216,7 +227,8 @@ func explainModel(err error, model string) error {
 	e, ok := errors.AsType[*outboard.Error](err)
 	if ok && model == "" && strings.Contains(e.Message, `"`+defaultModel+`"`) {
 		return outboard.Errorf(e.Kind, "no model is chosen: %s", e.Message).WithCode("no_model").
-			WithHint("choose one with -m or OUTBOARD_MODEL, or name it in the configuration as llm.aliases.default (outboard config init)")
+			WithHint("choose one with -m or OUTBOARD_MODEL, or name it in the configuration as llm.aliases.default " +
+				"(outboard config init)")
 	}
 	return err
 }
@@ -246,8 +258,8 @@ func (o runOptions) overrides(ctx context.Context, a *app, c *conn, agent string
 	return out, nil
 }
 
-// send takes and uploads the work that --from names. Without --from, a directory outside any repository is not sent: it might be
-// a home directory.
+// send takes and uploads the work that --from names. Without --from, a directory outside any repository is not
+// sent: it might be a home directory.
 func (o runOptions) send(ctx context.Context, a *app, c *conn) (*sending, error) {
 	if o.from == "none" {
 		return nil, nil
@@ -260,8 +272,10 @@ func (o runOptions) send(ctx context.Context, a *app, c *conn) (*sending, error)
 		}
 		dir = wd
 	}
-	work, err := sendWork(ctx, a, c, dir, sendOptions{worktree.Options{Clean: o.clean, Include: o.include}, o.from != ""})
-	if o.from == "" && (outboard.KindOf(err) == outboard.NotFound || outboard.KindOf(err) == outboard.Unavailable && work == nil) {
+	work, err := sendWork(ctx, a, c, dir, sendOptions{worktree.Options{Clean: o.clean, Include: o.include},
+		o.from != ""})
+	if o.from == "" && (outboard.KindOf(err) == outboard.NotFound || outboard.KindOf(err) == outboard.Unavailable &&
+		work == nil) {
 		a.say("starting with an empty workspace: %v; --from DIR sends a directory", err)
 		return nil, nil
 	}
@@ -332,7 +346,8 @@ func (o runOptions) expire(a *app, c *conn, s client.Session) error {
 	defer cancel()
 	_, err := c.Send(ctx, s.ID, client.Interrupt())
 	name := sessionName(s.ID)
-	e := outboard.Errorf(outboard.Exhausted, "%s did not finish within %v and was interrupted", name, o.timeout).WithCode("timeout").
+	e := outboard.Errorf(outboard.Exhausted, "%s did not finish within %v and was interrupted", name, o.timeout).
+		WithCode("timeout").
 		WithHint("outboard send %s \"go on\" continues it", name)
 	return errors.Join(&exitError{exitTimeout, e}, err)
 }

@@ -12,22 +12,29 @@ import (
 )
 
 func newSandbox(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "sandbox", Short: "See, stop and kill the sandboxes behind sessions", RunE: groupRun, Args: cobra.ArbitraryArgs,
-		Long: "See, stop and kill the sandboxes behind sessions. A SANDBOX is an id, the beginning of one, or its session.\n" +
-			"A stopped sandbox costs nothing but disk: the session's next turn makes one with its files, without its processes."}
+	cmd := &cobra.Command{Use: "sandbox", Short: "See, stop and kill the sandboxes behind sessions", RunE: groupRun,
+		Args: cobra.ArbitraryArgs,
+		Long: "See, stop and kill the sandboxes behind sessions. A SANDBOX is an id, the beginning of one, or its " +
+			"session.\n" +
+			"A stopped sandbox costs nothing but disk: the session's next turn makes one with its files, without " +
+			"its processes."}
 	cmd.AddCommand(
 		&cobra.Command{Use: "ls", Short: "List sandboxes", Args: exactArgs(),
 			RunE: func(cmd *cobra.Command, _ []string) error { return runSandboxList(cmd.Context(), a) }},
-		&cobra.Command{Use: "stop SANDBOX...", Short: "Save the files of sandboxes that no turn uses, and end their processes", Args: rangeArgs(1, -1, "a sandbox"),
+		&cobra.Command{Use: "stop SANDBOX...", Short: "Save the files of sandboxes that no turn uses, and end their " +
+			"processes", Args: rangeArgs(1, -1, "a sandbox"),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return eachSandbox(cmd.Context(), a, args, func(ctx context.Context, c *client.Client, id string) error {
-					_, err := c.StopSandbox(ctx, id)
-					return err
-				})
+				return eachSandbox(cmd.Context(), a, args,
+					func(ctx context.Context, c *client.Client, id string) error {
+						_, err := c.StopSandbox(ctx, id)
+						return err
+					})
 			}},
-		&cobra.Command{Use: "kill SANDBOX...", Short: "Remove sandboxes with what they have not saved", Args: rangeArgs(1, -1, "a sandbox"),
+		&cobra.Command{Use: "kill SANDBOX...", Short: "Remove sandboxes with what they have not saved",
+			Args: rangeArgs(1, -1, "a sandbox"),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return eachSandbox(cmd.Context(), a, args, func(ctx context.Context, c *client.Client, id string) error { return c.KillSandbox(ctx, id) })
+				return eachSandbox(cmd.Context(), a, args,
+					func(ctx context.Context, c *client.Client, id string) error { return c.KillSandbox(ctx, id) })
 			}})
 	return cmd
 }
@@ -61,7 +68,8 @@ func runSandboxList(ctx context.Context, a *app) error {
 		} else {
 			of = sessionName(of)
 		}
-		rows = append(rows, []string{m.ID, m.State, formatAge(time.Since(m.CreatedAt)), of, m.Host, term.Line(m.Why, 110)})
+		rows = append(rows, []string{m.ID, m.State, formatAge(time.Since(m.CreatedAt)), of, m.Host,
+			term.Line(m.Why, 110)})
 	}
 	if a.json {
 		return nil
@@ -73,7 +81,8 @@ func runSandboxList(ctx context.Context, a *app) error {
 	return term.Table(a.out, []string{"SANDBOX", "STATE", "AGE", "SESSION", "HOST", "WHY"}, rows)
 }
 
-func eachSandbox(ctx context.Context, a *app, refs []string, do func(context.Context, *client.Client, string) error) error {
+func eachSandbox(ctx context.Context, a *app, refs []string,
+	do func(context.Context, *client.Client, string) error) error {
 	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err

@@ -23,7 +23,8 @@ const (
 )
 
 func newSecret(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "secret", Short: "Keep secrets that sessions use without seeing them", Args: cobra.ArbitraryArgs, RunE: groupRun}
+	cmd := &cobra.Command{Use: "secret", Short: "Keep secrets that sessions use without seeing them",
+		Args: cobra.ArbitraryArgs, RunE: groupRun}
 	cmd.AddCommand(newSecretSet(a), newSecretList(a), newSecretRemove(a), newSecretTest(a), newSecretRotate(a))
 	return cmd
 }
@@ -44,7 +45,8 @@ func newSecretSet(a *app) *cobra.Command {
 			"By default the gateway sets it as a header on requests of the sandbox to --host, and the sandbox sees nothing of it.\n" +
 			"With --env the sandbox has a variable NAME with a placeholder, which is replaced on the way to --host only, in the places\n" +
 			"that --in names: header, body, path and query of a request.\n" +
-			"Setting one that exists changes its value, and what else is given; running sessions have it within a second.",
+			"Setting one that exists changes its value, and what else is given; running sessions have it within a " +
+			"second.",
 		Example: "  outboard secret set github --host api.github.com < token\n" +
 			"  outboard secret set ANTHROPIC_API_KEY --env --host api.anthropic.com < key\n" +
 			"  outboard secret set TELEGRAM_TOKEN --env --in path --host api.telegram.org < token\n" +
@@ -53,12 +55,15 @@ func newSecretSet(a *app) *cobra.Command {
 	f := cmd.Flags()
 	vaultFlag(cmd, &o.vault)
 	f.BoolVar(&o.env, "env", false, "a variable in the sandbox, NAME, with a placeholder in it")
-	f.StringSliceVar(&o.in, "in", nil, "with --env, where in a request it is replaced: "+strings.Join(injectionPlaces, ", ")+" (default header,body)")
-	if err := cmd.RegisterFlagCompletionFunc("in", cobra.FixedCompletions(injectionPlaces, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+	f.StringSliceVar(&o.in, "in", nil, "with --env, where in a request it is replaced: "+strings.Join(injectionPlaces,
+		", ")+" (default header,body)")
+	if err := cmd.RegisterFlagCompletionFunc("in", cobra.FixedCompletions(injectionPlaces,
+		cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // there is no such flag
 	}
 	f.StringVar(&o.mcp, "mcp", "", "a bearer token for the MCP server at this URL")
-	f.StringVar(&o.header, "header", "", "the header to set, with {secret} or {basic} in it (default \"Authorization: Bearer {secret}\")")
+	f.StringVar(&o.header, "header", "", "the header to set, with {secret} or {basic} in it (default "+
+		"\"Authorization: Bearer {secret}\")")
 	f.StringSliceVar(&o.hosts, "host", nil, "where it may go: a name, *.name or an IPv4 address")
 	f.IntSliceVar(&o.ports, "port", nil, "at these ports only (default 443)")
 	f.StringSliceVar(&o.methods, "method", nil, "with these methods only")
@@ -77,7 +82,8 @@ var injectionPlaces = []string{"header", "body", "path", "query"}
 // location is where a placeholder is replaced, as the API takes it.
 func (o *secretOptions) location() (map[string]bool, error) {
 	if !o.env {
-		return nil, usagef("--in is about the placeholder of a variable").WithHint("outboard secret set NAME --env --in %s", strings.Join(o.in, ","))
+		return nil, usagef("--in is about the placeholder of a variable").
+			WithHint("outboard secret set NAME --env --in %s", strings.Join(o.in, ","))
 	}
 	at := map[string]bool{}
 	for _, place := range injectionPlaces {
@@ -85,7 +91,8 @@ func (o *secretOptions) location() (map[string]bool, error) {
 	}
 	for _, place := range o.in {
 		if _, ok := at[place]; !ok {
-			return nil, usagef("--in %q is no place in a request: %s", place, meant("", place, injectionPlaces)+strings.Join(injectionPlaces, ", "))
+			return nil, usagef("--in %q is no place in a request: %s", place,
+				meant("", place, injectionPlaces)+strings.Join(injectionPlaces, ", "))
 		}
 		at[place] = true
 	}
@@ -93,8 +100,9 @@ func (o *secretOptions) location() (map[string]bool, error) {
 }
 
 // secretField is the member of an auth that holds the secret, by its type.
-var secretField = map[string]string{outboard.AuthEnv: "secret_value", outboard.AuthHeader: "value", outboard.AuthBearer: "token",
-	outboard.AuthOAuth: "access_token", outboard.AuthAWS: "secret_access_key", outboard.AuthGitHub: "private_key"}
+var secretField = map[string]string{outboard.AuthEnv: "secret_value", outboard.AuthHeader: "value",
+	outboard.AuthBearer: "token",
+	outboard.AuthOAuth:  "access_token", outboard.AuthAWS: "secret_access_key", outboard.AuthGitHub: "private_key"}
 
 // describe returns the auth of a credential to make or change, without its secret.
 func (o *secretOptions) describe(name string) (map[string]any, error) {
@@ -137,7 +145,8 @@ func (o *secretOptions) describe(name string) (map[string]any, error) {
 		if o.header != "" {
 			header, format, ok := strings.Cut(o.header, ":")
 			if !ok {
-				return nil, usagef("--header %q is not NAME: VALUE", o.header).WithHint("for example 'x-api-key: {secret}'")
+				return nil, usagef("--header %q is not NAME: VALUE", o.header).
+					WithHint("for example 'x-api-key: {secret}'")
 			}
 			auth["header"], auth["format"] = strings.TrimSpace(header), strings.TrimSpace(format)
 		}
@@ -194,8 +203,8 @@ func runSecretSet(ctx context.Context, a *app, o secretOptions, name string) err
 	return a.secretDone(made, "changed", err)
 }
 
-// readSecret reads the secret: one line asked for on a terminal, without showing it, or all of standard input but a line break at its
-// end.
+// readSecret reads the secret: one line asked for on a terminal, without showing it, or all of standard input
+// but a line break at its end.
 func (a *app) readSecret(name string) (string, error) {
 	var b []byte
 	var err error
@@ -217,7 +226,8 @@ func (a *app) readSecret(name string) (string, error) {
 	}
 	s := strings.TrimRight(string(b), "\r\n")
 	if s == "" {
-		return "", usagef("the secret is empty").WithHint("give it on standard input: outboard secret set %s < FILE", name)
+		return "", usagef("the secret is empty").WithHint("give it on standard input: outboard secret set %s < FILE",
+			name)
 	}
 	return s, nil
 }
@@ -306,11 +316,13 @@ func findVault(ctx context.Context, c *client.Client, ref string, create bool) (
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return found[0], outboard.Errorf(outboard.Invalid, "%d vaults are called %q", len(found), ref).WithHint("name one by its id: %s", found[0].ID)
+		return found[0], outboard.Errorf(outboard.Invalid, "%d vaults are called %q", len(found), ref).
+			WithHint("name one by its id: %s", found[0].ID)
 	case create:
 		return c.CreateVault(ctx, ref)
 	}
-	return client.Vault{}, outboard.Errorf(outboard.NotFound, "there is no vault %q", ref).WithHint("outboard secret ls")
+	return client.Vault{}, outboard.Errorf(outboard.NotFound, "there is no vault %q", ref).
+		WithHint("outboard secret ls")
 }
 
 // findCredential finds a credential of a vault by id or name.

@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// What --in says must be where the gateway replaces a placeholder, and nowhere else: a secret in another place of a request is in somebody's log.
+// What --in says must be where the gateway replaces a placeholder, and nowhere else: a secret in another place
+// of a request is in somebody's log.
 func TestSecretIn(t *testing.T) {
 	t.Parallel()
 	const secret = "12345:the/real one"
@@ -39,7 +40,8 @@ func TestSecretIn(t *testing.T) {
 		return path
 	}
 	ca := put("ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: up.Certificate().Raw})))
-	h.env = append(h.env, "OUTBOARD_CONFIG="+put("config.yaml", "egress:\n  private_networks: [127.0.0.0/8]\n  ca_files: ["+ca+"]\n"))
+	h.env = append(h.env, "OUTBOARD_CONFIG="+put("config.yaml",
+		"egress:\n  private_networks: [127.0.0.0/8]\n  ca_files: ["+ca+"]\n"))
 	set := func(args ...string) (string, int) {
 		cmd := h.command(t.Context(), append([]string{"secret", "set"}, args...)...)
 		cmd.Stdin = strings.NewReader(secret + "\n")
@@ -47,27 +49,33 @@ func TestSecretIn(t *testing.T) {
 		return string(out), cmd.ProcessState.ExitCode()
 	}
 	where := []string{"--host", "127.0.0.1", "--port", at.Port()}
-	for _, args := range [][]string{{"BOT", "--in", "path"}, {"GKEY", "--in", "query"}, {"BOTH", "--in", "path,header"}, {"USUAL"}} {
+	for _, args := range [][]string{{"BOT", "--in", "path"}, {"GKEY", "--in", "query"}, {"BOTH", "--in", "path,header"},
+		{"USUAL"}} {
 		if text, exit := set(slices.Concat(args, []string{"--env"}, where)...); exit != 0 {
 			t.Fatalf("%v: exit %d: %s", args, exit, text)
 		}
 	}
-	if text, exit := set("NOT", "--env", "--in", "cookie", "--host", "127.0.0.1"); exit != exitUsage || !strings.Contains(text, "header, body, path, query") {
+	if text, exit := set("NOT", "--env", "--in", "cookie", "--host", "127.0.0.1"); exit != exitUsage ||
+		!strings.Contains(text, "header, body, path, query") {
 		t.Errorf("a place that is none: exit %d: %s", exit, text)
 	}
-	if text, exit := set("not", "--in", "path", "--host", "127.0.0.1"); exit != exitUsage || !strings.Contains(text, "secret set NAME --env --in path") {
+	if text, exit := set("not", "--in", "path", "--host", "127.0.0.1"); exit != exitUsage ||
+		!strings.Contains(text, "secret set NAME --env --in path") {
 		t.Errorf("without --env: exit %d: %s", exit, text)
 	}
 	escaped := "12345:the%2Freal%20one"
 	var task strings.Builder
 	tries := []struct{ request, arrives string }{
-		{"/bot$BOT/getMe", "/bot" + escaped + "/getMe  "}, {"/?q=$GKEY", "/ " + secret + " "}, {"/u/$BOTH -H \"X-Token: $BOTH\"", "/u/" + escaped + "  " + secret},
-		{"/usual -H \"X-Token: $USUAL\"", "/usual  " + secret}, {"/bot$GKEY/getMe", ""}, {"/?q=$BOT", ""}, {"/bot$USUAL/getMe", ""}, {"/x -H \"X-Token: $BOT\"", ""},
+		{"/bot$BOT/getMe", "/bot" + escaped + "/getMe  "}, {"/?q=$GKEY", "/ " + secret +
+			" "}, {"/u/$BOTH -H \"X-Token: $BOTH\"", "/u/" + escaped + "  " + secret},
+		{"/usual -H \"X-Token: $USUAL\"", "/usual  " + secret}, {"/bot$GKEY/getMe", ""}, {"/?q=$BOT",
+			""}, {"/bot$USUAL/getMe", ""}, {"/x -H \"X-Token: $BOT\"", ""},
 	}
 	for _, c := range tries {
 		fmt.Fprintf(&task, "- bash: %q\n", "curl -s --noproxy '' -m 20 -w ' status=%{http_code}' "+up.URL+c.request)
 	}
-	text, exit := h.run("run", "--from", "none", "-m", "script/steps", "--vault", "default", "--allow", at.Host, "--", task.String()+"- say: done")
+	text, exit := h.run("run", "--from", "none", "-m", "script/steps", "--vault", "default", "--allow", at.Host, "--",
+		task.String()+"- say: done")
 	if exit != 0 || strings.Contains(text, "the/real") {
 		t.Fatalf("exit %d:\n%s", exit, text)
 	}

@@ -40,7 +40,8 @@ func runSecretList(ctx context.Context, a *app) error {
 					return err
 				}
 			}
-			rows = append(rows, []string{l.Name, l.Vault, l.Kind, term.Line(l.Where, 50), formatAge(time.Since(l.Updated))})
+			rows = append(rows, []string{l.Name, l.Vault, l.Kind, term.Line(l.Where, 50),
+				formatAge(time.Since(l.Updated))})
 		}
 	}
 	if a.json {
@@ -69,14 +70,16 @@ func withSecret(ctx context.Context, a *app, vault, name string, fn func(*conn, 
 		return err
 	}
 	if !found {
-		return outboard.Errorf(outboard.NotFound, "vault %q has no secret %q", v.DisplayName, name).WithHint("outboard secret ls")
+		return outboard.Errorf(outboard.NotFound, "vault %q has no secret %q", v.DisplayName, name).
+			WithHint("outboard secret ls")
 	}
 	return fn(c, s)
 }
 
 func newSecretRemove(a *app) *cobra.Command {
 	var vault string
-	cmd := &cobra.Command{Use: "rm NAME", Short: "Purge a secret: running sessions lose it within a second", Args: exactArgs("a secret"),
+	cmd := &cobra.Command{Use: "rm NAME", Short: "Purge a secret: running sessions lose it within a second",
+		Args: exactArgs("a secret"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withSecret(cmd.Context(), a, vault, args[0], func(c *conn, s client.Credential) error {
 				if err := c.ArchiveCredential(cmd.Context(), s.VaultID, s.ID); err != nil {
@@ -95,7 +98,9 @@ func newSecretRemove(a *app) *cobra.Command {
 
 func newSecretTest(a *app) *cobra.Command {
 	var vault, method string
-	cmd := &cobra.Command{Use: "test NAME URL", Short: "Would a secret be used on a request? Nothing is sent to the URL", Args: rangeArgs(2, 2, "a secret", "a URL"),
+	cmd := &cobra.Command{Use: "test NAME URL",
+		Short: "Would a secret be used on a request? Nothing is sent to the URL", Args: rangeArgs(2, 2, "a secret",
+			"a URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withSecret(cmd.Context(), a, vault, args[0], func(c *conn, s client.Credential) error {
 				got, err := c.TestCredential(cmd.Context(), s.VaultID, s.ID, method, args[1])
@@ -118,7 +123,8 @@ func newSecretTest(a *app) *cobra.Command {
 }
 
 func newSecretRotate(a *app) *cobra.Command {
-	return &cobra.Command{Use: "rotate-keys", Short: "Seal everything with new keys: of all organizations for who runs the server", Args: exactArgs(),
+	return &cobra.Command{Use: "rotate-keys", Short: "Seal everything with new keys: of all organizations for who " +
+		"runs the server", Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runSecretRotate(cmd.Context(), a) }}
 }
 
@@ -149,11 +155,13 @@ func runSecretRotate(ctx context.Context, a *app) error {
 		}
 		a.say("%s%s sealed with new keys", whose, rotatedText(r))
 		if r.Lost > 0 {
-			a.say("%s%s cannot be opened by anybody: the key was given up before. Who signed in with it has to do so again", whose, count(r.Lost, "token"))
+			a.say("%s%s cannot be opened by anybody: the key was given up before. Who signed in with it has to do "+
+				"so again", whose, count(r.Lost, "token"))
 		}
 	}
 	if len(failed) > 0 {
-		return outboard.Errorf(outboard.Unavailable, "the keys of %s were not rotated, and theirs stay as they were:\n%s", count(len(failed), "organization"), strings.Join(failed, "\n")).
+		return outboard.Errorf(outboard.Unavailable, "the keys of %s were not rotated, and theirs stay as they "+
+			"were:\n%s", count(len(failed), "organization"), strings.Join(failed, "\n")).
 			WithHint("repair that, and run it again")
 	}
 	return nil
@@ -166,7 +174,8 @@ type rotationLine struct {
 
 // rotatedText names what was sealed anew.
 func rotatedText(r client.KeyRotation) string {
-	nouns := map[string][2]string{"login_renewals": {"login", "logins"}, "login_withdrawals": {"token on its way back", "tokens on their way back"}}
+	nouns := map[string][2]string{"login_renewals": {"login", "logins"},
+		"login_withdrawals": {"token on its way back", "tokens on their way back"}}
 	parts := []string{count(r.Credentials, "secret")}
 	for _, table := range slices.Sorted(maps.Keys(r.Values)) {
 		noun, ok := nouns[table]

@@ -17,9 +17,11 @@ type sentLine struct {
 }
 
 func newSend(a *app) *cobra.Command {
-	return &cobra.Command{Use: "send SESSION MESSAGE|-", Short: "Say something to a session", Args: exactArgs("a session", "a message, or - to read it from standard input"),
+	return &cobra.Command{Use: "send SESSION MESSAGE|-", Short: "Say something to a session",
+		Args:              exactArgs("a session", "a message, or - to read it from standard input"),
 		ValidArgsFunction: a.completeSessions,
-		Long:              "Say something to a session. One that is at work gets it at its next step; one that rests starts again.",
+		Long: "Say something to a session. One that is at work gets it at its next step; one that " +
+			"rests starts again.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := readTask(a.in, args[1], "message", "outboard send "+args[0]+` "go on"`)
 			if err != nil {
@@ -30,8 +32,10 @@ func newSend(a *app) *cobra.Command {
 }
 
 func newInterrupt(a *app) *cobra.Command {
-	return &cobra.Command{Use: "interrupt SESSION", Short: "Make a session stop what it is doing", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
-		Long: "Cut the model's answer, cancel running calls and let the session rest. Its log and workspace stay; send goes on from there.",
+	return &cobra.Command{Use: "interrupt SESSION", Short: "Make a session stop what it is doing",
+		Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
+		Long: "Cut the model's answer, cancel running calls and let the session rest. Its log and workspace stay; " +
+			"send goes on from there.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return deliver(cmd.Context(), a, args[0], "interrupted", client.Interrupt())
 		}}
@@ -65,7 +69,8 @@ func deliverTo(ctx context.Context, a *app, c *conn, id, what string, events ...
 	}
 	a.say("%s: %s", line.Name, what)
 	if c.private != nil {
-		a.say("no server runs on %s, so it waits until one does: outboard attach %s, or outboard serve", c.data, line.Name)
+		a.say("no server runs on %s, so it waits until one does: outboard attach %s, or outboard serve", c.data,
+			line.Name)
 	}
 	return nil
 }

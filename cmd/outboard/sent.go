@@ -65,7 +65,8 @@ func loadSent(data, session string) (*sent, error) {
 	}
 	b, err := os.ReadFile(sentPath(dir, session))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, outboard.Errorf(outboard.NotFound, "no work was sent to %s from this machine", sessionName(session)).
+		return nil, outboard.Errorf(outboard.NotFound, "no work was sent to %s from this machine",
+			sessionName(session)).
 			WithHint("outboard pull %s . -o DIR brings its files into a directory", sessionName(session))
 	}
 	if err != nil {
@@ -188,7 +189,8 @@ func (l *limitWriter) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// withSpool lends a temporary file. What is sent lies in one before the request begins: a server gives up on a body that pauses.
+// withSpool lends a temporary file. What is sent lies in one before the request begins: a server gives up on a
+// body that pauses.
 func withSpool(use func(f *os.File) error) error {
 	f, err := os.CreateTemp("", "outboard-send-")
 	if err != nil {

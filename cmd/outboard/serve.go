@@ -48,17 +48,22 @@ func newServe(a *app) *cobra.Command {
 			"data directory, or on one --db, share the work.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return runServe(cmd.Context(), a, &o) }}
 	f := cmd.Flags()
-	f.StringVar(&o.listen, "listen", "", "address; without a host 127.0.0.1, port 0 for any (default "+defaultListen+")")
+	f.StringVar(&o.listen, "listen", "",
+		"address; without a host 127.0.0.1, port 0 for any (default "+defaultListen+")")
 	f.StringVar(&o.e2b, "e2b", "", "address of the E2B API, or off (default 127.0.0.1, 100 ports above --listen)")
-	f.StringVar(&o.domain, "e2b-domain", "", "what the host names PORT-SANDBOX.DOMAIN of sandboxes end in (default localhost and the port)")
-	f.StringVar(&o.ssh, "ssh", "", "address of the SSH server, which may lie beyond this machine: SSH encrypts by itself (default off)")
+	f.StringVar(&o.domain, "e2b-domain", "", "what the host names PORT-SANDBOX.DOMAIN of sandboxes end in (default "+
+		"localhost and the port)")
+	f.StringVar(&o.ssh, "ssh", "", "address of the SSH server, which may lie beyond this machine: SSH encrypts by "+
+		"itself (default off)")
 	f.StringVar(&o.db, "db", "", "PostgreSQL, postgres://... (default SQLite in the data directory)")
 	f.StringVar(&o.config, "config", "", "configuration file (default config.yaml in the data directory)")
 	f.StringVar(&o.role, "role", o.role, "all, api (only answers) or worker (only runs sessions)")
 	f.StringVar(&o.cert, "tls-cert", "", "certificate file, PEM")
 	f.StringVar(&o.key, "tls-key", "", "key file of the certificate, PEM")
-	f.BoolVar(&o.insecure, "insecure-listen", false, "listen beyond this machine without TLS: keys and content travel in clear text")
-	f.BoolVar(&o.clock, "trust-clock", false, "take the host's clock for right though the database has seen a later time: what had expired may be valid again")
+	f.BoolVar(&o.insecure, "insecure-listen", false, "listen beyond this machine without TLS: keys and content "+
+		"travel in clear text")
+	f.BoolVar(&o.clock, "trust-clock", false, "take the host's clock for right though the database has seen a later "+
+		"time: what had expired may be valid again")
 	f.StringSliceVar(&o.hosts, "host", nil, "name this server may be called by, besides its addresses")
 	f.IntVar(&o.slots, "slots", 0, "sessions run at a time (default: the runner's)")
 	spanVar(f, &o.idle, "idle", 0, "end after this long without requests and without work, such as 10m (default: stay)")
@@ -160,7 +165,8 @@ func (s *process) address(o *serveOptions) address {
 }
 
 const (
-	// databaseWait is how long a server waits at its start for a database that is away: one that is started with it, or anew.
+	// databaseWait is how long a server waits at its start for a database that is away: one that is started with
+	// it, or anew.
 	databaseWait = 30 * time.Second
 	// databaseLook and databaseLooks are how far apart it looks meanwhile, at first and at most.
 	databaseLook  = 250 * time.Millisecond
@@ -186,10 +192,12 @@ func startPatiently(ctx context.Context, cfg server.Config, wait time.Duration) 
 	}
 }
 
-// unlockWait bounds the look at the vault's keys at the start: a key service may be away, and is asked again when a secret is used.
+// unlockWait bounds the look at the vault's keys at the start: a key service may be away, and is asked again
+// when a secret is used.
 const unlockWait = 5 * time.Second
 
-// checkVault tells whoever starts a server that its secrets cannot be opened, before a session finds out. The server serves all the same.
+// checkVault tells whoever starts a server that its secrets cannot be opened, before a session finds out. The
+// server serves all the same.
 func (s *process) checkVault(ctx context.Context) {
 	look, cancel := context.WithTimeout(ctx, unlockWait)
 	defer cancel()
@@ -250,7 +258,8 @@ func (o *serveOptions) server(a *app) (server.Config, error) {
 	if o.idle < 0 {
 		return out, usagef("--idle must not be negative")
 	}
-	out = server.Config{Data: data, Config: cfg, Env: a.env, Logger: a.logger(level), Serve: o.role != "worker", Work: o.role != "api",
+	out = server.Config{Data: data, Config: cfg, Env: a.env, Logger: a.logger(level), Serve: o.role != "worker",
+		Work:  o.role != "api",
 		Slots: cfg.Limits.Slots, Listen: listen, Hosts: cfg.Hosts, TrustClock: o.clock}
 	if out.TLS, err = o.certificate(); err != nil {
 		return out, err
@@ -281,13 +290,15 @@ func (o *serveOptions) certificate() (*tls.Config, error) {
 	if err != nil {
 		return nil, outboard.Errorf(outboard.Invalid, "reading the certificate: %w", err)
 	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}, nil
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"http/1.1"}}, nil
 }
 
 // ready prints the one line that says the server answers.
 func (o *serveOptions) ready(a *app, s *process) error {
 	if a.json {
-		line := readyLine{Type: "ready", URL: s.URL, E2B: s.E2BURL, SSH: s.SSH.Address, HostKey: s.SSH.Fingerprint, PID: os.Getpid(), Data: s.cfg.Data, Role: o.role, Isolation: s.Capabilities.Isolation}
+		line := readyLine{Type: "ready", URL: s.URL, E2B: s.E2BURL, SSH: s.SSH.Address, HostKey: s.SSH.Fingerprint,
+			PID: os.Getpid(), Data: s.cfg.Data, Role: o.role, Isolation: s.Capabilities.Isolation}
 		if s.Problem != nil {
 			line.Problem = s.Problem.Error()
 		}

@@ -33,7 +33,8 @@ func (h *onWait) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// If this fails, a server that is started beside its database, or while that is started anew, gives up; or one waits for what will not come.
+// If this fails, a server that is started beside its database, or while that is started anew, gives up; or one
+// waits for what will not come.
 func TestServeWaitsForItsDatabase(t *testing.T) {
 	db := storetest.Postgres(t)
 	for _, c := range []struct {
@@ -65,7 +66,8 @@ func TestServeWaitsForItsDatabase(t *testing.T) {
 			g.set(c.mode)
 			var text bytes.Buffer
 			h := &onWait{Handler: slog.NewTextHandler(&text, nil), then: func() { g.set(c.then) }}
-			s, err := startPatiently(t.Context(), server.Config{Data: t.TempDir(), Config: &config.Config{DB: address}, Env: func(string) string { return "" },
+			s, err := startPatiently(t.Context(), server.Config{Data: t.TempDir(), Config: &config.Config{DB: address},
+				Env:    func(string) string { return "" },
 				Logger: slog.New(h), Serve: true, Listen: "127.0.0.1:0"}, c.wait)
 			if err == nil {
 				s.Stop()

@@ -12,8 +12,9 @@ import (
 )
 
 func newShow(a *app) *cobra.Command {
-	return &cobra.Command{Use: "show SESSION", Short: "Show where a session stands", Args: exactArgs("a session"), ValidArgsFunction: a.completeSessions,
-		RunE: func(cmd *cobra.Command, args []string) error { return runShow(cmd.Context(), a, args[0]) }}
+	return &cobra.Command{Use: "show SESSION", Short: "Show where a session stands", Args: exactArgs("a session"),
+		ValidArgsFunction: a.completeSessions,
+		RunE:              func(cmd *cobra.Command, args []string) error { return runShow(cmd.Context(), a, args[0]) }}
 }
 
 // waitingCall is a call that waits for an answer.
@@ -32,7 +33,8 @@ type waitingCall struct {
 }
 
 func waitsWith(q *question) waitingCall {
-	w := waitingCall{Approval: q.approval.ID, Request: q.approval.Request, Digest: q.approval.Digest, Why: q.approval.Why, Custom: q.custom(), q: q}
+	w := waitingCall{Approval: q.approval.ID, Request: q.approval.Request, Digest: q.approval.Digest,
+		Why: q.approval.Why, Custom: q.custom(), q: q}
 	if q.host() {
 		w.Host, w.Input = q.approval.Network.Host, q.approval.Resource
 		return w
@@ -94,7 +96,8 @@ func runShow(ctx context.Context, a *app, ref string) error {
 // waitingCalls returns the calls a session is parked at, in the order the model made them.
 func waitingCalls(ctx context.Context, c *client.Client, id string) ([]*openCall, error) {
 	var ids []string
-	for ev, err := range c.Events(ctx, id, client.EventQuery{Desc: true, Limit: 10, Types: []string{"session.status_idle", "session.status_running"}}) {
+	for ev, err := range c.Events(ctx, id, client.EventQuery{Desc: true, Limit: 10,
+		Types: []string{"session.status_idle", "session.status_running"}}) {
 		if err != nil {
 			return nil, err
 		}
@@ -137,8 +140,10 @@ func dollars(cost string) string {
 }
 
 func printShow(a *app, l showLine) error {
-	rows := [][2]string{{"session", l.Name + "  " + l.ID}, {"state", l.State}, {"doing", l.Doing}, {"title", l.Title}, {"agent", l.Agent}, {"owner", l.Owner},
-		{"model", l.Model}, {"from", l.Root}, {"created", l.Created.Local().Format(time.DateTime)}, {"tokens", fmt.Sprint(l.Tokens)}, {"cost", dollars(l.Cost)},
+	rows := [][2]string{{"session", l.Name + "  " + l.ID}, {"state", l.State}, {"doing", l.Doing}, {"title", l.Title},
+		{"agent", l.Agent}, {"owner", l.Owner},
+		{"model", l.Model}, {"from", l.Root}, {"created", l.Created.Local().Format(time.DateTime)}, {"tokens",
+			fmt.Sprint(l.Tokens)}, {"cost", dollars(l.Cost)},
 		{"active", formatDuration(time.Duration(l.Active * float64(time.Second)))}}
 	if l.Parent != "" {
 		rows = append(rows, [2]string{"fork of", fmt.Sprintf("%s@%d", sessionName(l.Parent), l.ForkedAt)})
@@ -147,7 +152,8 @@ func printShow(a *app, l showLine) error {
 		if r[1] == "" {
 			continue
 		}
-		if _, err := fmt.Fprintln(a.out, term.Words(fmt.Sprintf("%-8s %s", r[0], term.Line(r[1], 0)), term.Width(a.out, 0), 9)); err != nil {
+		if _, err := fmt.Fprintln(a.out, term.Words(fmt.Sprintf("%-8s %s", r[0], term.Line(r[1], 0)),
+			term.Width(a.out, 0), 9)); err != nil {
 			return err
 		}
 	}

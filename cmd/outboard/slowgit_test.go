@@ -19,10 +19,12 @@ import (
 	"github.com/outboard-dev/outboard/internal/server/doors"
 )
 
-// Broken if an upload begins before git has packed the work: a server gives up on a body that pauses, and a large repository takes longer.
+// Broken if an upload begins before git has packed the work: a server gives up on a body that pauses, and a
+// large repository takes longer.
 func TestSlowGit(t *testing.T) {
 	data, bin, repo := filepath.Join(t.TempDir(), "server"), t.TempDir(), t.TempDir()
-	s, err := startServer(t.Context(), server.Config{Data: data, Config: &config.Config{}, Env: func(string) string { return "" },
+	s, err := startServer(t.Context(), server.Config{Data: data, Config: &config.Config{},
+		Env:   func(string) string { return "" },
 		Serve: true, Listen: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
@@ -40,15 +42,18 @@ func TestSlowGit(t *testing.T) {
 		t.Fatal(err)
 	}
 	ran := filepath.Join(bin, "ran")
-	script := "#!/bin/sh\nfor a; do case $a in push) sleep 3; : >'" + ran + "';; esac; done\nexec '" + git + "' \"$@\"\n"
+	script := "#!/bin/sh\nfor a; do case $a in push) sleep 3; : >'" + ran + "';; esac; done\nexec '" + git +
+		"' \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(bin, "git"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(repo, "a.txt"), []byte("a\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"init", "-q"}, {"add", "-A"}, {"-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "one"}} {
-		if out, err := exec.CommandContext(t.Context(), git, append([]string{"-C", repo}, args...)...).CombinedOutput(); err != nil {
+	for _, args := range [][]string{{"init", "-q"}, {"add", "-A"}, {"-c", "user.name=x", "-c", "user.email=x@x",
+		"commit", "-qm", "one"}} {
+		if out, err := exec.CommandContext(t.Context(), git, append([]string{"-C", repo}, args...)...).
+			CombinedOutput(); err != nil {
 			t.Fatalf("git %v: %v\n%s", args, err, out)
 		}
 	}
@@ -63,12 +68,14 @@ func TestSlowGit(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	paused, err := net.Dial("tcp", strings.TrimPrefix(front.URL, "http://")) // the control: a body that pauses is given up
+	// the control: a body that pauses is given up
+	paused, err := net.Dial("tcp", strings.TrimPrefix(front.URL, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer paused.Close()
-	fmt.Fprintf(paused, "POST /v1/files HTTP/1.1\r\nHost: x\r\nX-Api-Key: %s\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 1000\r\n\r\n--b", key)
+	fmt.Fprintf(paused, "POST /v1/files HTTP/1.1\r\nHost: x\r\nX-Api-Key: %s\r\nContent-Type: multipart/form-data; "+
+		"boundary=b\r\nContent-Length: 1000\r\n\r\n--b", key)
 	if got, err := io.ReadAll(paused); err != nil || strings.Contains(string(got), " 200 ") {
 		t.Errorf("the control: %q, %v", got, err)
 	}

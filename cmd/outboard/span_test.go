@@ -11,7 +11,8 @@ import (
 // A duration that is read as another lets somebody in for longer than was meant.
 func TestSpans(t *testing.T) {
 	day := 24 * time.Hour
-	for text, want := range map[string]time.Duration{"90d": 90 * day, "1w": 7 * day, "1w2d12h": 9*day + 12*time.Hour, "1.5d": 36 * time.Hour, "90s": 90 * time.Second,
+	for text, want := range map[string]time.Duration{"90d": 90 * day, "1w": 7 * day, "1w2d12h": 9*day + 12*time.Hour,
+		"1.5d": 36 * time.Hour, "90s": 90 * time.Second,
 		"1h30m": 90 * time.Minute, "0": 0, "-1h": -time.Hour, "-1d": -day} {
 		if got, err := parseSpan(text); err != nil || got != want {
 			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
@@ -27,7 +28,8 @@ func TestSpans(t *testing.T) {
 // Who slips on the keyboard must be told the word, and nobody must be told a word that is far away.
 func TestMeant(t *testing.T) {
 	known := []string{"approve", "attach", "ls", "logs", "login"}
-	for word, want := range map[string]string{"aprove": "approve", "atach": "attach", "lgos": "logs", "lgin": "login", "sl": "ls", "zebra": "", "x": "", "": ""} {
+	for word, want := range map[string]string{"aprove": "approve", "atach": "attach", "lgos": "logs", "lgin": "login",
+		"sl": "ls", "zebra": "", "x": "", "": ""} {
 		got := meant("", word, known)
 		if want != "" {
 			want = "did you mean " + want + "? "

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// sshKeyLasts is how long the key of one outboard ssh is good for opening a connection; the connection lasts as long.
+	// sshKeyLasts is how long the key of one outboard ssh is good for opening a connection; the connection lasts
+	// as long.
 	sshKeyLasts = 12 * time.Hour
 	// sshDialTime bounds connecting, with the proof of who both ends are.
 	sshDialTime = 30 * time.Second
@@ -30,8 +31,10 @@ type sshOptions struct{ address string }
 
 func newSSH(a *app) *cobra.Command {
 	var o sshOptions
-	cmd := &cobra.Command{Use: "ssh SESSION|BOX [-- COMMAND [ARG...]]", Short: "Open a shell in a sandbox, or run a command there", Args: rangeArgs(1, -1, "a session or a box"),
-		Long: "Open a shell in the sandbox of a session or in a box, or run a command there, by SSH. A sandbox that rests is woken; a session without one\n" +
+	cmd := &cobra.Command{Use: "ssh SESSION|BOX [-- COMMAND [ARG...]]",
+		Short: "Open a shell in a sandbox, or run a command there", Args: rangeArgs(1, -1, "a session or a box"),
+		Long: "Open a shell in the sandbox of a session or in a box, or run a command there, by SSH. A sandbox that " +
+			"rests is woken; a session without one\n" +
 			"gets it. The server must run with --ssh. The key is made for this one connection and ends with it: for ssh, scp, sftp and rsync\n" +
 			"themselves, register one with outboard ssh-key add, and use ID@HOST as docs/guide/ssh.md shows.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,13 +46,15 @@ func newSSH(a *app) *cobra.Command {
 
 func newBoxSSH(a *app) *cobra.Command {
 	var o sshOptions
-	cmd := &cobra.Command{Use: "ssh BOX [-- COMMAND [ARG...]]", Short: "Open a shell in a box, or run a command there", Args: rangeArgs(1, -1, "a box"),
+	cmd := &cobra.Command{Use: "ssh BOX [-- COMMAND [ARG...]]", Short: "Open a shell in a box, or run a command there",
+		Args: rangeArgs(1, -1, "a box"),
 		Long: "Open a shell in a box, or run a command there, by SSH: outboard ssh of a box.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runSSH(cmd.Context(), a, &o, args[0], args[1:], func(ctx context.Context, c *client.Client, ref string) (string, error) {
-				b, err := findBox(ctx, c, ref)
-				return b.ID, err
-			})
+			return runSSH(cmd.Context(), a, &o, args[0], args[1:],
+				func(ctx context.Context, c *client.Client, ref string) (string, error) {
+					b, err := findBox(ctx, c, ref)
+					return b.ID, err
+				})
 		}}
 	sshFlags(cmd, &o)
 	return cmd
@@ -57,7 +62,8 @@ func newBoxSSH(a *app) *cobra.Command {
 
 func sshFlags(cmd *cobra.Command, o *sshOptions) {
 	cmd.Flags().SetInterspersed(false) // what follows the sandbox is the command's
-	cmd.Flags().StringVar(&o.address, "address", "", "HOST:PORT of the SSH server (default: what the server says, at its own host)")
+	cmd.Flags().StringVar(&o.address, "address", "", "HOST:PORT of the SSH server (default: what the server says, "+
+		"at its own host)")
 }
 
 // findTarget resolves a session or a box to its id.
@@ -69,12 +75,14 @@ func findTarget(ctx context.Context, c *client.Client, ref string) (string, erro
 	}
 	s, err := findSession(ctx, c, ref)
 	if outboard.KindOf(err) == outboard.NotFound {
-		err = outboard.Errorf(outboard.NotFound, "there is no session and no box %q", ref).WithHint("outboard ls -a lists sessions, outboard box ls boxes")
+		err = outboard.Errorf(outboard.NotFound, "there is no session and no box %q", ref).
+			WithHint("outboard ls -a lists sessions, outboard box ls boxes")
 	}
 	return s.ID, err
 }
 
-func runSSH(ctx context.Context, a *app, o *sshOptions, ref string, argv []string, find func(context.Context, *client.Client, string) (string, error)) (err error) {
+func runSSH(ctx context.Context, a *app, o *sshOptions, ref string, argv []string,
+	find func(context.Context, *client.Client, string) (string, error)) (err error) {
 	if len(argv) > 0 && argv[0] == "--" {
 		argv = argv[1:]
 	}
@@ -137,7 +145,8 @@ func (o *sshOptions) dial(api, listens string) string {
 }
 
 // dialSSH connects, to nobody but the holder of the host key that the API named.
-func (o *sshOptions) dialSSH(ctx context.Context, address, hostKey, user string, signer ssh.Signer) (*ssh.Client, error) {
+func (o *sshOptions) dialSSH(ctx context.Context, address, hostKey, user string,
+	signer ssh.Signer) (*ssh.Client, error) {
 	want, _, _, _, err := ssh.ParseAuthorizedKey([]byte(hostKey))
 	if err != nil {
 		return nil, outboard.Errorf(outboard.Internal, "the server names a host key that is none: %w", err)
@@ -150,11 +159,13 @@ func (o *sshOptions) dialSSH(ctx context.Context, address, hostKey, user string,
 	}
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	defer stop()
-	sc, chans, reqs, err := ssh.NewClientConn(nc, address, &ssh.ClientConfig{User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)},
+	sc, chans, reqs, err := ssh.NewClientConn(nc, address, &ssh.ClientConfig{User: user,
+		Auth:            []ssh.AuthMethod{ssh.PublicKeys(signer)},
 		HostKeyCallback: ssh.FixedHostKey(want), HostKeyAlgorithms: []string{want.Type()}, ClientVersion: "SSH-2.0-Outboard"})
 	if err != nil {
 		nc.Close()
-		return nil, outboard.Errorf(outboard.Denied, "opening an SSH connection to %s: %w", address, err).WithHint("the audit says why: outboard audit ls --action ssh.connect")
+		return nil, outboard.Errorf(outboard.Denied, "opening an SSH connection to %s: %w", address, err).
+			WithHint("the audit says why: outboard audit ls --action ssh.connect")
 	}
 	return ssh.NewClient(sc, chans, reqs), nil
 }
@@ -165,7 +176,8 @@ func (o *sshOptions) unreached(address string, err error) error {
 	if o.address != "" {
 		hint = "check --address, or leave it out to dial what the server says"
 	}
-	return &exitError{exitTransport, outboard.Errorf(outboard.Unavailable, "reaching ssh://%s: %w", address, err).WithHint("%s", hint)}
+	return &exitError{exitTransport, outboard.Errorf(outboard.Unavailable, "reaching ssh://%s: %w", address, err).
+		WithHint("%s", hint)}
 }
 
 // overSSH runs a command, or a login shell on a terminal, and ends with its exit code.
@@ -231,7 +243,8 @@ func (a *app) terminal(s *ssh.Session) (restore, stop func(), err error) {
 func sshEnded(ctx context.Context, err error) error {
 	if exit, ok := errors.AsType[*ssh.ExitError](err); ok {
 		if exit.Signal() != "" {
-			return &exitError{code: exit.ExitStatus(), err: outboard.Errorf(outboard.Canceled, "the program was ended by a signal: SIG%s", exit.Signal())}
+			return &exitError{code: exit.ExitStatus(), err: outboard.Errorf(outboard.Canceled,
+				"the program was ended by a signal: SIG%s", exit.Signal())}
 		}
 		return &exitError{code: exit.ExitStatus()}
 	}
@@ -239,12 +252,14 @@ func sshEnded(ctx context.Context, err error) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return outboard.Errorf(outboard.Unavailable, "the connection was cut").WithHint("the sandbox was paused or ended, the server stopped, or you may not be there any more")
+		return outboard.Errorf(outboard.Unavailable, "the connection was cut").
+			WithHint("the sandbox was paused or ended, the server stopped, or you may not be there any more")
 	}
 	return err
 }
 
-// joinArgs makes one command of its words, for the shell at the other end. A single word is a command line already, as for ssh.
+// joinArgs makes one command of its words, for the shell at the other end. A single word is a command line
+// already, as for ssh.
 func joinArgs(argv []string) string {
 	if len(argv) == 1 {
 		return argv[0]

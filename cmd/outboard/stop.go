@@ -14,14 +14,16 @@ import (
 )
 
 const (
-	// restTimeout bounds how long stop and rm wait for a running session to come to rest. Cancelling a call takes a second or two.
+	// restTimeout bounds how long stop and rm wait for a running session to come to rest. Cancelling a call
+	// takes a second or two.
 	restTimeout = 30 * time.Second
 	// interruptEvery is how long one interrupt may take before it is sent again.
 	interruptEvery = 3 * time.Second
 )
 
 func newStop(a *app) *cobra.Command {
-	return &cobra.Command{Use: "stop SESSION...", Short: "End sessions for good; their logs stay", Args: rangeArgs(1, -1, "a session"), ValidArgsFunction: a.completeSessions,
+	return &cobra.Command{Use: "stop SESSION...", Short: "End sessions for good; their logs stay",
+		Args: rangeArgs(1, -1, "a session"), ValidArgsFunction: a.completeSessions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return endSessions(cmd.Context(), a, args, "stopped", archive)
 		}}
@@ -29,8 +31,10 @@ func newStop(a *app) *cobra.Command {
 
 func newRemove(a *app) *cobra.Command {
 	var all, yes bool
-	cmd := &cobra.Command{Use: "rm SESSION...|--all", Short: "Delete sessions with their logs and files", ValidArgsFunction: a.completeSessions,
-		Long: "Delete sessions, stopping those that run, with what was uploaded for them. Branches that apply made stay. With --all every session\n" +
+	cmd := &cobra.Command{Use: "rm SESSION...|--all", Short: "Delete sessions with their logs and files",
+		ValidArgsFunction: a.completeSessions,
+		Long: "Delete sessions, stopping those that run, with what was uploaded for them. Branches that apply made " +
+			"stay. With --all every session\n" +
 			"that you can see is deleted, after a question on a terminal, and with --yes elsewhere.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if all && len(args) > 0 {
@@ -73,7 +77,8 @@ func removeAll(ctx context.Context, a *app, yes bool) error {
 		return nil
 	case yes:
 	case !a.interactive():
-		return usagef("rm --all deletes %s and nobody can be asked here", count(len(ids), "session")).WithHint("outboard rm --all --yes")
+		return usagef("rm --all deletes %s and nobody can be asked here", count(len(ids), "session")).
+			WithHint("outboard rm --all --yes")
 	default:
 		ask := func() {
 			fmt.Fprintf(a.errs, "outboard: delete %s with logs and files? [y/N] ", count(len(ids), "session"))
@@ -91,7 +96,8 @@ func removeAll(ctx context.Context, a *app, yes bool) error {
 }
 
 // endSessions brings each session to rest and ends it. All are tried; the first error decides the exit code.
-func endSessions(ctx context.Context, a *app, refs []string, what string, end func(context.Context, *conn, client.Session) error) error {
+func endSessions(ctx context.Context, a *app, refs []string, what string,
+	end func(context.Context, *conn, client.Session) error) error {
 	c, err := a.connect(ctx, needThere)
 	if err != nil {
 		return err
@@ -116,8 +122,8 @@ func endSessions(ctx context.Context, a *app, refs []string, what string, end fu
 	return all
 }
 
-// restingSince returns the time of the session's newest event, and whether the session rests. A session that does not rest then
-// has an event of coming to rest after that time, whatever happens meanwhile.
+// restingSince returns the time of the session's newest event, and whether the session rests. A session that
+// does not rest then has an event of coming to rest after that time, whatever happens meanwhile.
 func restingSince(ctx context.Context, c *client.Client, id string) (newest time.Time, resting bool, err error) {
 	for ev, err := range c.Events(ctx, id, client.EventQuery{Desc: true, Limit: 5}) {
 		if err != nil {
@@ -131,9 +137,12 @@ func restingSince(ctx context.Context, c *client.Client, id string) (newest time
 	return newest, s.Status == "idle" || s.Status == "terminated", err
 }
 
-// endSession brings a session to rest and ends it, within restTimeout. Messages that were queued may set it off again in between.
-func endSession(ctx context.Context, c *conn, s client.Session, end func(context.Context, *conn, client.Session) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, restTimeout, outboard.Errorf(outboard.Unavailable, "%s did not come to rest within %v",
+// endSession brings a session to rest and ends it, within restTimeout. Messages that were queued may set it off
+// again in between.
+func endSession(ctx context.Context, c *conn, s client.Session,
+	end func(context.Context, *conn, client.Session) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, restTimeout, outboard.Errorf(outboard.Unavailable,
+		"%s did not come to rest within %v",
 		sessionName(s.ID), restTimeout).WithHint("is a server with workers running? outboard serve"))
 	defer cancel()
 	for {
@@ -141,7 +150,8 @@ func endSession(ctx context.Context, c *conn, s client.Session, end func(context
 			return err
 		}
 		err := end(ctx, c, s)
-		if err == nil || ctx.Err() != nil || outboard.KindOf(err) != outboard.Conflict && outboard.KindOf(err) != outboard.Invalid {
+		if err == nil || ctx.Err() != nil || outboard.KindOf(err) != outboard.Conflict &&
+			outboard.KindOf(err) != outboard.Invalid {
 			return err
 		}
 		if _, resting, rerr := restingSince(ctx, c.Client, s.ID); rerr != nil || resting {
@@ -150,8 +160,8 @@ func endSession(ctx context.Context, c *conn, s client.Session, end func(context
 	}
 }
 
-// rest interrupts a session until it rests. One interrupt may not do: it jumps the queue, so a message that waited begins after it.
-// Where no server runs sessions, one is started for it.
+// rest interrupts a session until it rests. One interrupt may not do: it jumps the queue, so a message that
+// waited begins after it. Where no server runs sessions, one is started for it.
 func rest(ctx context.Context, c *conn, id string) error {
 	for {
 		from, resting, err := restingSince(ctx, c.Client, id)

@@ -21,10 +21,13 @@ import (
 const logEvery = 300 * time.Millisecond
 
 func newTemplate(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "template", Short: "Prepare what sandboxes begin with", RunE: groupRun, Args: cobra.ArbitraryArgs,
-		Long: "Prepare what sandboxes begin with: programs, a repository, its dependencies (docs/guide/templates.md). A template is built once of\n" +
+	cmd := &cobra.Command{Use: "template", Short: "Prepare what sandboxes begin with", RunE: groupRun,
+		Args: cobra.ArbitraryArgs,
+		Long: "Prepare what sandboxes begin with: programs, a repository, its dependencies " +
+			"(docs/guide/templates.md). A template is built once of\n" +
 			"steps, and shared by every sandbox that begins with it. TEMPLATE is a name or an id."}
-	cmd.AddCommand(newTemplateBuild(a), newTemplateList(a), newTemplateShow(a), newTemplateLogs(a), newTemplateRemove(a))
+	cmd.AddCommand(newTemplateBuild(a), newTemplateList(a), newTemplateShow(a), newTemplateLogs(a),
+		newTemplateRemove(a))
 	return cmd
 }
 
@@ -40,10 +43,13 @@ type templateBuildOptions struct {
 
 func newTemplateBuild(a *app) *cobra.Command {
 	var o templateBuildOptions
-	cmd := &cobra.Command{Use: "build NAME[:TAG] [DIR]", Short: "Build a template of the steps in a file", Args: rangeArgs(1, 2, "a name for the template"),
-		Long: "Build a template and show what the build says. The steps are in DIR/Dockerfile, with Docker's own words: FROM, RUN, COPY, ENV,\n" +
+	cmd := &cobra.Command{Use: "build NAME[:TAG] [DIR]", Short: "Build a template of the steps in a file",
+		Args: rangeArgs(1, 2, "a name for the template"),
+		Long: "Build a template and show what the build says. The steps are in DIR/Dockerfile, with Docker's own " +
+			"words: FROM, RUN, COPY, ENV,\n" +
 			"WORKDIR, USER, and besides START and READY, the commands of every sandbox that is made from it. COPY takes files of DIR,\n" +
-			"but for those that DIR/.dockerignore names. FROM names an image, or base for the host's programs, or template:NAME[:TAG].",
+			"but for those that DIR/.dockerignore names. FROM names an image, or base for the host's programs, or " +
+			"template:NAME[:TAG].",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runTemplateBuild(cmd.Context(), a, &o, args[0], append(args, ".")[1])
 		}}
@@ -101,7 +107,8 @@ func fileError(file string, err error) error {
 }
 
 // beginBuild uploads what is copied, and begins the build. The uploads are needed until then.
-func (a *app) beginBuild(ctx context.Context, c *conn, o *templateBuildOptions, r *recipe, name, dir string) (b client.TemplateBuild, err error) {
+func (a *app) beginBuild(ctx context.Context, c *conn, o *templateBuildOptions, r *recipe, name,
+	dir string) (b client.TemplateBuild, err error) {
 	p, err := openContext(dir)
 	if err != nil {
 		return b, err
@@ -123,7 +130,8 @@ func (a *app) beginBuild(ctx context.Context, c *conn, o *templateBuildOptions, 
 			}
 		}()
 	}
-	body := map[string]any{"name": name, "tags": o.tags, "image": r.image, "from": r.from, "isolation": o.isolated, "allowed_hosts": o.hosts, "steps": r.steps,
+	body := map[string]any{"name": name, "tags": o.tags, "image": r.image, "from": r.from, "isolation": o.isolated,
+		"allowed_hosts": o.hosts, "steps": r.steps,
 		"start_command": r.start, "ready_command": r.ready, "no_cache": o.noCache, "warm": o.warm}
 	return c.BuildTemplate(ctx, body)
 }
@@ -252,50 +260,55 @@ func newTemplateList(a *app) *cobra.Command {
 }
 
 func newTemplateShow(a *app) *cobra.Command {
-	return verb(a, "show TEMPLATE", "Show a template's tags and its newest builds", exactArgs("a template"), func(ctx context.Context, c *conn, args []string) error {
-		t, err := c.Template(ctx, args[0])
-		if err != nil {
-			return orListed(err, "outboard template ls")
-		}
-		if a.json {
-			if err := a.object(t); err != nil {
-				return err
+	return verb(a, "show TEMPLATE", "Show a template's tags and its newest builds", exactArgs("a template"),
+		func(ctx context.Context, c *conn, args []string) error {
+			t, err := c.Template(ctx, args[0])
+			if err != nil {
+				return orListed(err, "outboard template ls")
 			}
-		}
-		means := map[string][]string{}
-		for _, tag := range slices.Sorted(maps.Keys(t.Tags)) {
-			means[t.Tags[tag].BuildID] = append(means[t.Tags[tag].BuildID], tag)
-		}
-		if !a.json {
-			fmt.Fprintf(a.out, "%s  %s\n\n", t.Name, t.ID)
-		}
-		return list(a, c.TemplateBuilds(ctx, t.ID), []string{"BUILD", "STATE", "TAGS", "BEGINS WITH", "STEPS", "AGE"}, func(b client.TemplateBuild) []string {
-			image := "base"
-			if b.Image != nil {
-				image = *b.Image
+			if a.json {
+				if err := a.object(t); err != nil {
+					return err
+				}
 			}
-			tags := strings.Join(means[b.ID], " ")
-			if tags == "" {
-				tags = "-"
+			means := map[string][]string{}
+			for _, tag := range slices.Sorted(maps.Keys(t.Tags)) {
+				means[t.Tags[tag].BuildID] = append(means[t.Tags[tag].BuildID], tag)
 			}
-			return []string{b.ID, b.State, term.Line(tags, 40), term.Line(image, 40), fmt.Sprint(b.Steps), formatAge(time.Since(b.CreatedAt))}
+			if !a.json {
+				fmt.Fprintf(a.out, "%s  %s\n\n", t.Name, t.ID)
+			}
+			return list(a, c.TemplateBuilds(ctx, t.ID), []string{"BUILD", "STATE", "TAGS", "BEGINS WITH", "STEPS", "AGE"},
+				func(b client.TemplateBuild) []string {
+					image := "base"
+					if b.Image != nil {
+						image = *b.Image
+					}
+					tags := strings.Join(means[b.ID], " ")
+					if tags == "" {
+						tags = "-"
+					}
+					return []string{b.ID, b.State, term.Line(tags, 40), term.Line(image, 40), fmt.Sprint(b.Steps),
+						formatAge(time.Since(b.CreatedAt))}
+				})
 		})
-	})
 }
 
 func newTemplateLogs(a *app) *cobra.Command {
 	var follow bool
-	cmd := verb(a, "logs TEMPLATE [BUILD]", "Show what a build said", rangeArgs(1, 2, "a template"), func(ctx context.Context, c *conn, args []string) error {
-		b, err := findBuild(ctx, c.Client, args[0], append(args, "")[1])
-		if err != nil {
-			return orListed(err, "outboard template ls")
-		}
-		if follow {
-			return a.followBuild(ctx, c, args[0], b)
-		}
-		return a.buildLog(ctx, c.Client, args[0], b.ID, false)
-	})
-	cmd.Long = "Show what a build said; without BUILD, the newest one of the template. With -f until it is over: the exit code says how it went."
+	cmd := verb(a, "logs TEMPLATE [BUILD]", "Show what a build said", rangeArgs(1, 2, "a template"),
+		func(ctx context.Context, c *conn, args []string) error {
+			b, err := findBuild(ctx, c.Client, args[0], append(args, "")[1])
+			if err != nil {
+				return orListed(err, "outboard template ls")
+			}
+			if follow {
+				return a.followBuild(ctx, c, args[0], b)
+			}
+			return a.buildLog(ctx, c.Client, args[0], b.ID, false)
+		})
+	cmd.Long = "Show what a build said; without BUILD, the newest one of the template. With -f until it is over: " +
+		"the exit code says how it went."
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the build is over")
 	return cmd
 }
@@ -318,18 +331,21 @@ func findBuild(ctx context.Context, c *client.Client, ref, build string) (client
 	case 1:
 		return found[0], nil
 	case 0:
-		return client.TemplateBuild{}, outboard.Errorf(outboard.NotFound, "template %s has no build %q", ref, build).WithHint("outboard template show %s", ref)
+		return client.TemplateBuild{}, outboard.Errorf(outboard.NotFound, "template %s has no build %q", ref, build).
+			WithHint("outboard template show %s", ref)
 	}
-	return client.TemplateBuild{}, usagef("%d builds begin with %q", len(found), build).WithHint("outboard template show %s", ref)
+	return client.TemplateBuild{}, usagef("%d builds begin with %q", len(found), build).
+		WithHint("outboard template show %s", ref)
 }
 
 func newTemplateRemove(a *app) *cobra.Command {
-	cmd := verb(a, "rm TEMPLATE...", "Remove templates; what began with them goes on", rangeArgs(1, -1, "a template"), func(ctx context.Context, c *conn, args []string) error {
-		return eachOf(ctx, args, func(ref string) error {
-			err := orListed(c.DeleteTemplate(ctx, ref), "outboard template ls")
-			return a.done(map[string]string{"type": "template_deleted", "id": ref}, ref+": removed", err)
+	cmd := verb(a, "rm TEMPLATE...", "Remove templates; what began with them goes on", rangeArgs(1, -1, "a template"),
+		func(ctx context.Context, c *conn, args []string) error {
+			return eachOf(ctx, args, func(ref string) error {
+				err := orListed(c.DeleteTemplate(ctx, ref), "outboard template ls")
+				return a.done(map[string]string{"type": "template_deleted", "id": ref}, ref+": removed", err)
+			})
 		})
-	})
 	return cmd
 }
 
@@ -337,7 +353,8 @@ func newTemplateRemove(a *app) *cobra.Command {
 func readRecipe(file string) (string, error) {
 	f, err := os.Open(file)
 	if os.IsNotExist(err) {
-		return "", outboard.Errorf(outboard.NotFound, "there is no file %s", term.Line(file, 0)).WithHint("-f names another; docs/guide/templates.md shows one")
+		return "", outboard.Errorf(outboard.NotFound, "there is no file %s", term.Line(file, 0)).
+			WithHint("-f names another; docs/guide/templates.md shows one")
 	}
 	if err != nil {
 		return "", outboard.Errorf(outboard.Invalid, "opening the steps: %w", err)

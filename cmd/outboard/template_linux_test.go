@@ -57,8 +57,8 @@ func names(t *testing.T, dir, prefix string) []string {
 	return out
 }
 
-// If this fails, a server that is killed in the middle of a build leaves it going on for ever, or leaves its sandbox, processes, mounts or
-// half a layer behind, or the template cannot be built again.
+// If this fails, a server that is killed in the middle of a build leaves it going on for ever, or leaves its
+// sandbox, processes, mounts or half a layer behind, or the template cannot be built again.
 func TestTemplateKilled(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("layers are built as root only")
@@ -69,7 +69,8 @@ func TestTemplateKilled(t *testing.T) {
 	mark := fmt.Sprintf("87001.%d", os.Getpid())
 	first := map[string]any{"type": "run", "command": "echo one > /workspace/one"}
 	begin := func(c *spawned, second string) client.TemplateBuild {
-		b, err := c.c.BuildTemplate(t.Context(), map[string]any{"name": "killed", "steps": []any{first, map[string]any{"type": "run", "command": second}}})
+		b, err := c.c.BuildTemplate(t.Context(), map[string]any{"name": "killed",
+			"steps": []any{first, map[string]any{"type": "run", "command": second}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,10 +95,12 @@ func TestTemplateKilled(t *testing.T) {
 	c.kill9()
 
 	again := spawn(t, data)
-	if b = over(again, b); b.State != "error" || !strings.Contains(b.Error.Message, "the server ended while it was being built") {
+	if b = over(again, b); b.State != "error" || !strings.Contains(b.Error.Message,
+		"the server ended while it was being built") {
 		t.Errorf("the build of a server that was killed: %s %+v", b.State, b.Error)
 	}
-	again.until(func() bool { return processesMarked(mark) == 0 && len(traces(t, sandboxes, ids)) == 0 }, "nothing of its sandbox is left")
+	again.until(func() bool { return processesMarked(mark) == 0 && len(traces(t, sandboxes, ids)) == 0 },
+		"nothing of its sandbox is left")
 	again.until(func() bool { return len(names(t, half, "")) == 0 }, "no half-made layer is left")
 	locks := names(t, filepath.Join(data, "locks"), "build-")
 	if len(locks) != 0 {
@@ -113,7 +116,8 @@ func TestTemplateKilled(t *testing.T) {
 	for _, line := range l.Data {
 		said = append(said, line.Message)
 	}
-	if log := strings.Join(said, "\n"); b.State != "ready" || !strings.Contains(log, "CACHED\n") || !strings.Contains(log, "\none\n") {
+	if log := strings.Join(said, "\n"); b.State != "ready" || !strings.Contains(log, "CACHED\n") ||
+		!strings.Contains(log, "\none\n") {
 		t.Errorf("the second build: %s %+v\n%s", b.State, b.Error, log)
 	}
 }

@@ -21,7 +21,8 @@ import (
 
 // If this failed, a file that Docker's users wrote would build something else than they mean.
 func TestParseRecipe(t *testing.T) {
-	r, err := parseRecipe("# syntax=docker/dockerfile:1\nfrom python:3.12-slim\n\nENV A=1 B=\"two words\" C='x'\nENV D rest of it\nENV PATH=$A:${B}/bin\nUSER root\n" +
+	r, err := parseRecipe("# syntax=docker/dockerfile:1\nfrom python:3.12-slim\n\nENV A=1 B=\"two words\" " +
+		"C='x'\nENV D rest of it\nENV PATH=$A:${B}/bin\nUSER root\n" +
 		"RUN echo one && \\\n  # not this\n\n    echo two\nRUN [\"echo\", \"it's\"]\nCOPY --chown=user:user --chmod=0755 a ./b/* /opt/x/\nCOPY [\"a b\", \"/opt\"]\nWORKDIR /srv\nEXPOSE 80\nSTART node x.js\nREADY curl -f localhost\n")
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +38,8 @@ func TestParseRecipe(t *testing.T) {
 	if string(got) != want {
 		t.Errorf("steps\n%s\nwant\n%s", got, want)
 	}
-	if r.image != "python:3.12-slim" || r.start != "node x.js" || r.ready != "curl -f localhost" || len(r.ignored) != 1 {
+	if r.image != "python:3.12-slim" || r.start != "node x.js" || r.ready != "curl -f localhost" ||
+		len(r.ignored) != 1 {
 		t.Errorf("%+v", r)
 	}
 	if r, err := parseRecipe("FROM template:web:v1"); err != nil || r.from != "web:v1" || r.image != "" {
@@ -89,7 +91,8 @@ func TestFollowWaitingBuild(t *testing.T) {
 		fmt.Fprintf(w, `{"data":%s,"next_from":0,"state":%q}`, data, state)
 	})
 	mux.HandleFunc("GET /v1/templates/web/builds/b1", func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, `{"id":"b1","name":"web","state":%q,"tags":["default"]}`, states[min(int(asked.Load()), len(states))-1])
+		fmt.Fprintf(w, `{"id":"b1","name":"web","state":%q,"tags":["default"]}`,
+			states[min(int(asked.Load()), len(states))-1])
 	})
 	srv := httptest.NewServer(mux)
 	defer srv.Close()
@@ -100,10 +103,12 @@ func TestFollowWaitingBuild(t *testing.T) {
 	defer c.Close()
 	var out, errs bytes.Buffer
 	a := &app{out: &out, errs: &errs, env: func(string) string { return "" }}
-	if err := a.followBuild(t.Context(), &conn{Client: c}, "web", client.TemplateBuild{ID: "b1", State: "waiting"}); err != nil {
+	if err := a.followBuild(t.Context(), &conn{Client: c}, "web", client.TemplateBuild{ID: "b1",
+		State: "waiting"}); err != nil {
 		t.Fatal(err)
 	}
-	if int(asked.Load()) != len(states) || out.String() != "a line\n" || !strings.Contains(errs.String(), "waits to be begun") || !strings.Contains(errs.String(), "web:default ready") {
+	if int(asked.Load()) != len(states) || out.String() != "a line\n" ||
+		!strings.Contains(errs.String(), "waits to be begun") || !strings.Contains(errs.String(), "web:default ready") {
 		t.Errorf("asked %d times, it says %q and %q", asked.Load(), out.String(), errs.String())
 	}
 }
@@ -125,8 +130,8 @@ func FuzzParseRecipe(f *testing.F) {
 	})
 }
 
-// If this failed, COPY would take what .dockerignore names, or other files than those it was told, or miss some; or the same files would be
-// copied again with each build.
+// If this failed, COPY would take what .dockerignore names, or other files than those it was told, or miss some;
+// or the same files would be copied again with each build.
 func TestPack(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name, content string) {
@@ -138,7 +143,8 @@ func TestPack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"a.js", "src/b.js", "src/c.py", "src/deep/d.js", "node_modules/x/y", "src/node_modules/z", "keep/secret.key", "keep/public.key"} {
+	for _, name := range []string{"a.js", "src/b.js", "src/c.py", "src/deep/d.js", "node_modules/x/y",
+		"src/node_modules/z", "keep/secret.key", "keep/public.key"} {
 		put(name, "content of "+name)
 	}
 	put(".dockerignore", "# none of these\n**/node_modules\nkeep/*\n!keep/public.key\n/.dockerignore\n")

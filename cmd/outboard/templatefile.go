@@ -145,7 +145,8 @@ func (r *recipe) instruction(line int, word, args string) error {
 		r.steps = append(r.steps, recipeStep{Type: "user", User: args, line: line})
 		return unexpanded(word, args)
 	}
-	return usagef("%s is no instruction: there are FROM, RUN, COPY, ENV, WORKDIR, USER, START and READY", quoteWord(word))
+	return usagef("%s is no instruction: there are FROM, RUN, COPY, ENV, WORKDIR, USER, START and READY",
+		quoteWord(word))
 }
 
 func quoteWord(s string) string { return fmt.Sprintf("%.60q", s) }
@@ -281,8 +282,8 @@ func (r *recipe) env(line int, args string) error {
 
 var plainVariable = regexp.MustCompile(`\$([A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})`)
 
-// splitWords splits at blanks, but not in quotes or behind a backslash, and takes those away. A $ that these keep from its meaning is an
-// error: the server replaces it in any case.
+// splitWords splits at blanks, but not in quotes or behind a backslash, and takes those away. A $ that these
+// keep from its meaning is an error: the server replaces it in any case.
 func splitWords(text string) ([]string, error) {
 	var words []string
 	var word strings.Builder

@@ -17,8 +17,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/client"
 )
 
-// packer makes archives of parts of a directory, for COPY. The same files make the same bytes, whenever and whoever: the server does a step
-// again only when they change.
+// packer makes archives of parts of a directory, for COPY. The same files make the same bytes, whenever and
+// whoever: the server does a step again only when they change.
 type packer struct {
 	root   *os.Root // nothing outside of it is read, whatever links say
 	dir    string
@@ -90,7 +90,8 @@ func (p *packer) names(source string) ([]string, error) {
 		return nil
 	})
 	if err == nil && len(names) == 0 {
-		err = outboard.Errorf(outboard.NotFound, "COPY %s: there is nothing called that in %s, or .dockerignore leaves it out", source, p.dir)
+		err = outboard.Errorf(outboard.NotFound, "COPY %s: there is nothing called that in %s, or .dockerignore "+
+			"leaves it out", source, p.dir)
 	}
 	return names, err
 }
@@ -139,7 +140,8 @@ func (p *packer) entry(tw *tar.Writer, name string) error {
 		}
 		return tw.WriteHeader(h)
 	case !fi.Mode().IsRegular():
-		return outboard.Errorf(outboard.Invalid, "%s is neither a file nor a directory nor a link; .dockerignore may leave it out", name)
+		return outboard.Errorf(outboard.Invalid, "%s is neither a file nor a directory nor a link; .dockerignore "+
+			"may leave it out", name)
 	}
 	f, err := p.root.Open(name)
 	if err != nil {

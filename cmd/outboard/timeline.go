@@ -21,7 +21,8 @@ const (
 	plainWidth = 110
 	// indent begins the lines below a row.
 	indent = "                    "
-	// shownOutput bounds the lines of a tool's output that a log shows, and shownFailure those of a failed command while it is watched.
+	// shownOutput bounds the lines of a tool's output that a log shows, and shownFailure those of a failed
+	// command while it is watched.
 	shownOutput, shownFailure = 40, 20
 )
 
@@ -66,8 +67,8 @@ type openCall struct {
 	custom bool
 }
 
-// timeline turns a session's events into lines for people. It shows what happened, not what is said about it: one line per
-// call, with its outcome and how long it took.
+// timeline turns a session's events into lines for people. It shows what happened, not what is said about it:
+// one line per call, with its outcome and how long it took.
 type timeline struct {
 	out   io.Writer
 	st    term.Style
@@ -102,7 +103,8 @@ func (a *app) newTimeline() *timeline {
 	if a.json {
 		return silentTimeline()
 	}
-	return &timeline{out: a.out, st: a.style(), width: term.Width(a.out, plainWidth), zone: time.Local, calls: map[string]*openCall{},
+	return &timeline{out: a.out, st: a.style(), width: term.Width(a.out, plainWidth), zone: time.Local,
+		calls: map[string]*openCall{},
 		whole: !term.IsTerminal(a.out), day: time.Now().Format(time.DateOnly)}
 }
 
@@ -179,7 +181,8 @@ func (t *timeline) talk(ev client.Event, w wireEvent) error {
 		return t.line(ev.ProcessedAt, "wait", "trying again soon", "")
 	case "session.error":
 		if w.Error != nil {
-			return t.text(ev.ProcessedAt, "error", w.Error.Message+" ("+w.Error.Type+", "+t.tried(w.Error.Retry.Type)+")")
+			return t.text(ev.ProcessedAt, "error",
+				w.Error.Message+" ("+w.Error.Type+", "+t.tried(w.Error.Retry.Type)+")")
 		}
 	}
 	return nil
@@ -199,7 +202,8 @@ func (t *timeline) tried(retry string) string {
 	return fmt.Sprintf("given up after %d tries", t.gaveUp)
 }
 
-// rest is how a session rests that stopped for a reason of the wire, which knows no word for a last response that is not whole.
+// rest is how a session rests that stopped for a reason of the wire, which knows no word for a last response
+// that is not whole.
 func (t *timeline) rest(stop string) string {
 	if stop == restEndTurn && t.cut {
 		return restCut
@@ -256,15 +260,16 @@ func (t *timeline) result(w wireEvent, id string) {
 	}
 }
 
-// finished shows a call with its outcome. What took time is running it, not waiting for an answer, so the runner's own measure
-// is shown where there is one.
+// finished shows a call with its outcome. What took time is running it, not waiting for an answer, so the
+// runner's own measure is shown where there is one.
 func (t *timeline) finished(ev client.Event, p ownPayload) error {
 	c := t.calls[p.Call]
 	if c == nil {
 		return nil // it was asked for before this timeline began
 	}
 	delete(t.calls, p.Call)
-	delete(t.calls, string(outboard.OfferedID(outboard.CallID(p.Call)))) // of a custom tool's call that was asked about, both were shown
+	// of a custom tool's call that was asked about, both were shown
+	delete(t.calls, string(outboard.OfferedID(outboard.CallID(p.Call))))
 	t.done++
 	took := time.Duration(p.DurationUs) * time.Microsecond
 	if took == 0 {
@@ -397,7 +402,8 @@ func (t *timeline) text(at time.Time, who, text string) error {
 // leftOut is what stands in a text where the guest, or the runner, has left out its middle.
 var leftOut = regexp.MustCompile(`(?m)^\[(?:\.\.\. )?(\d+) (?:of \d+ )?bytes left out`)
 
-// block prints foreign lines below a row, of long ones the end; limit 0 prints all. cut is that the log does not have all of the text.
+// block prints foreign lines below a row, of long ones the end; limit 0 prints all. cut is that the log does not
+// have all of the text.
 func (t *timeline) block(text string, limit int, cut bool) error {
 	lines := strings.Split(strings.TrimRight(term.Clean(text), "\n"), "\n")
 	if more := len(lines) - limit; limit > 0 && more > 0 && !t.full {

@@ -9,8 +9,9 @@ import (
 // maxTroubles bounds what one command says of its private server; a log is the place for more.
 const maxTroubles = 20
 
-// trouble is the log of a private server where nobody asked for one: silent, but for errors. Such a server tries again for as long
-// as it takes, when the disk is full for example, and the person who waits has to learn why. Each is said once.
+// trouble is the log of a private server where nobody asked for one: silent, but for errors. Such a server tries
+// again for as long as it takes, when the disk is full for example, and the person who waits has to learn why.
+// Each is said once.
 type trouble struct {
 	app *app
 

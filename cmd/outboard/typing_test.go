@@ -38,9 +38,11 @@ func withoutTimes(s string) string {
 	return strings.Join(out, "")
 }
 
-// What a person sees while a message is written must end as what they see when it comes whole: once, cleaned, in its place.
+// What a person sees while a message is written must end as what they see when it comes whole: once, cleaned, in
+// its place.
 func TestTyping(t *testing.T) {
-	texts := []string{"done", "  first line\nsecond\n\n\nlast  \n\n", "colours \x1b[31mred\x1b[0m and \u202e", "über\r\nzwei\r", "日本語\n\tx", "\n"}
+	texts := []string{"done", "  first line\nsecond\n\n\nlast  \n\n", "colours \x1b[31mred\x1b[0m and \u202e",
+		"über\r\nzwei\r", "日本語\n\tx", "\n"}
 	for _, text := range texts {
 		var whole bytes.Buffer
 		tl := &timeline{out: &whole, width: plainWidth, zone: time.Local, calls: map[string]*openCall{}}
@@ -75,8 +77,8 @@ func trimLines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// A message that is cut off, by a failure of the model or by another row, must not run into what follows, and what replaces it is
-// shown.
+// A message that is cut off, by a failure of the model or by another row, must not run into what follows, and
+// what replaces it is shown.
 func TestTypingIsCutOff(t *testing.T) {
 	var out bytes.Buffer
 	tl := &timeline{out: &out, width: plainWidth, zone: time.Local, calls: map[string]*openCall{}}
@@ -98,7 +100,8 @@ func TestTypingIsCutOff(t *testing.T) {
 	if err := tl.event(said(t, "sevt_3", "the log has")); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"says   half a sent …", "says   again: …", "note   something else", "says   again: whole", "says   not what …", "says   the log has"}
+	want := []string{"says   half a sent …", "says   again: …", "note   something else", "says   again: whole",
+		"says   not what …", "says   the log has"}
 	if got := trimLines(strings.TrimSpace(withoutTimes(out.String()))); got != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", got, fmt.Sprint(strings.Join(want, "\n")))
 	}

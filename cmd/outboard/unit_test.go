@@ -20,7 +20,8 @@ import (
 
 // A name that differed between machines, or meant two sessions, would send somebody's words to the wrong one.
 func TestSessionNames(t *testing.T) {
-	if got := sessionName("sesn_01DsQnvsBgUc4mrDPPdhMKB6"); got != sessionName("sesn_01DsQnvsBgUc4mrDPPdhMKB6") || !nameRE.MatchString(got) {
+	if got := sessionName("sesn_01DsQnvsBgUc4mrDPPdhMKB6"); got != sessionName("sesn_01DsQnvsBgUc4mrDPPdhMKB6") ||
+		!nameRE.MatchString(got) {
 		t.Errorf("name = %q", got)
 	}
 	for _, words := range []string{adjectives, nouns} {
@@ -43,8 +44,10 @@ func TestOrListed(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		hint string
-	}{{none, "outboard key ls"}, {none.WithHint("100%% better"), "100% better"}, {outboard.Errorf(outboard.Denied, "no"), ""}, {errors.New("x"), ""}} {
-		if got := orListed(c.err, "outboard key ls"); got.Error() != c.err.Error() || outboard.KindOf(got) != outboard.KindOf(c.err) || outboard.HintOf(got) != c.hint {
+	}{{none, "outboard key ls"}, {none.WithHint("100%% better"), "100% better"}, {outboard.Errorf(outboard.Denied,
+		"no"), ""}, {errors.New("x"), ""}} {
+		if got := orListed(c.err, "outboard key ls"); got.Error() != c.err.Error() ||
+			outboard.KindOf(got) != outboard.KindOf(c.err) || outboard.HintOf(got) != c.hint {
 			t.Errorf("%v: %v, hint %q", c.err, got, outboard.HintOf(got))
 		}
 	}
@@ -113,11 +116,14 @@ func TestExitCodes(t *testing.T) {
 
 // Who never set OUTBOARD_URL must not be told to check it when the server that was found by itself goes away.
 func TestTransportHint(t *testing.T) {
-	for url, want := range map[string]string{"": "sessions go on once one runs", "http://127.0.0.1:1": "check OUTBOARD_URL"} {
+	for url, want := range map[string]string{"": "sessions go on once one runs",
+		"http://127.0.0.1:1": "check OUTBOARD_URL"} {
 		var errs bytes.Buffer
 		a := &app{errs: &errs, started: true, env: func(string) string { return url }}
-		code := a.finish(&cobra.Command{}, &client.TransportError{URL: "http://127.0.0.1:1", Err: errors.New("refused")})
-		if code != exitTransport || !strings.Contains(errs.String(), "hint: ") || !strings.Contains(errs.String(), want) {
+		code := a.finish(&cobra.Command{}, &client.TransportError{URL: "http://127.0.0.1:1",
+			Err: errors.New("refused")})
+		if code != exitTransport || !strings.Contains(errs.String(), "hint: ") ||
+			!strings.Contains(errs.String(), want) {
 			t.Errorf("with OUTBOARD_URL=%q: exit %d, said %q", url, code, errs.String())
 		}
 	}
@@ -151,7 +157,8 @@ func TestTimelineColumns(t *testing.T) {
 		width int
 		what  string
 		want  int
-	}{{plainWidth, "ls", 79}, {plainWidth, strings.Repeat("x", 200), plainWidth - 6}, {60, "ls", 54}, {60, strings.Repeat("x", 200), 54}} {
+	}{{plainWidth, "ls", 79}, {plainWidth, strings.Repeat("x", 200), plainWidth - 6}, {60, "ls", 54}, {60,
+		strings.Repeat("x", 200), 54}} {
 		var out bytes.Buffer
 		tl := &timeline{out: &out, width: tt.width, zone: time.UTC}
 		for _, verb := range []string{"bash", "web_fetch", "a_tool_with_a_long_name"} {
@@ -175,8 +182,10 @@ func TestTimelineMoreLines(t *testing.T) {
 		cut        bool
 	}{
 		{strings.Repeat("x\n", 9) + long, "… 10 more lines before these\n", false}, // control
-		{"y\n[5242880 of 9999999 bytes left out here; the whole output is in /f]\n" + long, "… 3 more lines before these, and between them 5.0 MiB that the log does not have\n", true},
-		{"[... 2048 bytes left out ...]\n" + long, "… 2 more lines before these, and between them 2.0 KiB that the log does not have\n", true},
+		{"y\n[5242880 of 9999999 bytes left out here; the whole output is in /f]\n" + long,
+			"… 3 more lines before these, and between them 5.0 MiB that the log does not have\n", true},
+		{"[... 2048 bytes left out ...]\n" + long, "… 2 more lines before these, and between them 2.0 KiB that the " +
+			"log does not have\n", true},
 		{"[... 2048 bytes left out ...]\n" + long, "… 2 more lines before these\n", false}, // a program's own words
 		{long + "[... 2048 bytes left out ...]\n", "… 2 more lines before these\n", true},  // it is shown
 	} {
@@ -190,7 +199,8 @@ func TestTimelineMoreLines(t *testing.T) {
 		}
 		tl.full = true
 		out.Reset()
-		if err := tl.block(c.text, shownOutput, c.cut); err != nil || strings.Count(out.String(), "\n") != strings.Count(c.text, "\n") {
+		if err := tl.block(c.text, shownOutput, c.cut); err != nil || strings.Count(out.String(),
+			"\n") != strings.Count(c.text, "\n") {
 			t.Errorf("a full log leaves something out, %v:\n%s", err, out.String())
 		}
 	}
@@ -238,7 +248,8 @@ func TestReadAddress(t *testing.T) {
 	if a, ok := readAddress(dir); !ok || a.URL != "http://127.0.0.1:1" {
 		t.Errorf("own address = %+v, %v", a, ok)
 	}
-	stale := fmt.Sprintf(`{"url":"http://127.0.0.1:1","pid":%d,"start":"1","kernel":%q}`, os.Getpid(), server.KernelID())
+	stale := fmt.Sprintf(`{"url":"http://127.0.0.1:1","pid":%d,"start":"1","kernel":%q}`, os.Getpid(),
+		server.KernelID())
 	if err := writePrivate(addressPath(dir), stale); err != nil {
 		t.Fatal(err)
 	}
@@ -258,8 +269,9 @@ func TestReadAddress(t *testing.T) {
 
 // A server that listens on every address must be found by its own machine under one of them.
 func TestLocalURL(t *testing.T) {
-	for in, want := range map[string]string{"http://127.0.0.1:1": "http://127.0.0.1:1", "http://0.0.0.0:1": "http://127.0.0.1:1",
-		"http://[::]:1": "http://[::1]:1", "https://example.org:1": "https://example.org:1"} {
+	for in, want := range map[string]string{"http://127.0.0.1:1": "http://127.0.0.1:1",
+		"http://0.0.0.0:1": "http://127.0.0.1:1",
+		"http://[::]:1":    "http://[::1]:1", "https://example.org:1": "https://example.org:1"} {
 		if got := localURL(in); got != want {
 			t.Errorf("localURL(%q) = %q, want %q", in, got, want)
 		}
@@ -269,9 +281,11 @@ func TestLocalURL(t *testing.T) {
 // An answer that is not clearly a yes must not let a command run.
 func TestAnswers(t *testing.T) {
 	ask := func() *question {
-		return &question{call: &openCall{id: "sevt_1", name: "bash"}, approval: client.Approval{ID: "apr_1", Digest: "d", Request: "bash {}"}}
+		return &question{call: &openCall{id: "sevt_1", name: "bash"}, approval: client.Approval{ID: "apr_1",
+			Digest: "d", Request: "bash {}"}}
 	}
-	for line, want := range map[string]string{"y": "allow ", "YES": "allow ", " yes ": "allow ", "allow": "allow ", "n": "deny ", "no": "deny ",
+	for line, want := range map[string]string{"y": "allow ", "YES": "allow ", " yes ": "allow ", "allow": "allow ",
+		"n": "deny ", "no": "deny ",
 		"no it is not safe": "deny it is not safe", "s": "allow session", "l": "later", "": "?", "yesterday": "?", "maybe y": "?", "yn": "?", "yes but": "?",
 		"a": "rule agent", "always": "rule agent", "a lot": "?", "session": "allow session"} {
 		q := ask()
@@ -296,7 +310,8 @@ func TestAnswers(t *testing.T) {
 	if d, err := q.reply("y"); err == nil || d.ans != nil {
 		t.Error("a request is allowed that was not shown to its end")
 	}
-	for _, several := range []client.Approval{{ID: "apr_1", Needs: 2}, {ID: "apr_1", Resource: "ls *"}, {ID: "apr_1", Request: "custom:x {}"}} {
+	for _, several := range []client.Approval{{ID: "apr_1", Needs: 2}, {ID: "apr_1", Resource: "ls *"},
+		{ID: "apr_1", Request: "custom:x {}"}} {
 		q := &question{call: &openCall{}, approval: several}
 		if d, err := q.reply("a"); err == nil || q.scope != "" || d.ans != nil {
 			t.Errorf("%+v can be allowed for ever", several)
@@ -308,9 +323,11 @@ func TestAnswers(t *testing.T) {
 func TestRequestLines(t *testing.T) {
 	for _, c := range []struct{ request, want string }{
 		{`bash {"command": "echo ok"}`, "bash|  command: echo ok"},
-		{`bash {"command": "echo ok\nrm -rf x\n  timeout: 5", "timeout": 7}`, "bash|  command:|    echo ok|    rm -rf x|      timeout: 5|  timeout: 7"},
+		{`bash {"command": "echo ok\nrm -rf x\n  timeout: 5", "timeout": 7}`,
+			"bash|  command:|    echo ok|    rm -rf x|      timeout: 5|  timeout: 7"},
 		{`bash {"command": "a\r\nb\rc\td\u001b[2J"}`, `bash|  command:|    a\r|    b\rc⇥   d\x1b[2J`},
-		{`write {"content": "\x9b31m\U000e0041\u202e\\x41", "n": "5", "m": 5}`, `write|  content: \x9b31m\U000e0041\u202e\x41|  m: 5|  n: "5"`},
+		{`write {"content": "\x9b31m\U000e0041\u202e\\x41", "n": "5", "m": 5}`,
+			`write|  content: \x9b31m\U000e0041\u202e\x41|  m: 5|  n: "5"`},
 		{`x {"a": {"b": ["c\nd"]}}`, `x|  a: {"b":["c\nd"]}`},
 		{"http.request\nhost x\r\ty", `http.request|host x\r⇥   y`},
 		{`bash {"command`, `bash {"command`},

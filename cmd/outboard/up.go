@@ -11,22 +11,26 @@ import (
 )
 
 func newUp(a *app) *cobra.Command {
-	return &cobra.Command{Use: "up", Short: "Start a server for the data directory in the background", Args: exactArgs(),
-		Long: "Start a server for the data directory in the background, unless one runs. Commands that need work done, such as\n" +
+	return &cobra.Command{Use: "up", Short: "Start a server for the data directory in the background",
+		Args: exactArgs(),
+		Long: "Start a server for the data directory in the background, unless one runs. Commands that need work " +
+			"done, such as\n" +
 			"outboard run, do so by themselves.\n\n" +
 			"The server has the environment of the command that starts it, keys of models included. It answers on this machine\n" +
 			"only, writes server.log in the data directory, and ends after a time without work (idle in the configuration,\n" +
 			"10 minutes by default). For a server that stays, or that others reach: outboard serve.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !canDetach {
-				return outboard.Errorf(outboard.Unavailable, "there are no background servers on this system").WithHint("outboard serve")
+				return outboard.Errorf(outboard.Unavailable, "there are no background servers on this system").
+					WithHint("outboard serve")
 			}
 			data, err := a.dataDir()
 			if err != nil {
 				return err
 			}
 			if a.env("OUTBOARD_URL") != "" {
-				return usagef("OUTBOARD_URL names a server, and up is about this machine").WithHint("unset OUTBOARD_URL")
+				return usagef("OUTBOARD_URL names a server, and up is about this machine").
+					WithHint("unset OUTBOARD_URL")
 			}
 			c, err := a.background(cmd.Context(), data)
 			if err != nil {
@@ -47,7 +51,8 @@ func newStatus(a *app) *cobra.Command {
 			}
 			all := servers(data)
 			if len(all) == 0 {
-				return outboard.Errorf(outboard.NotFound, "no server runs on %s", data).WithHint("outboard up starts one in the background")
+				return outboard.Errorf(outboard.NotFound, "no server runs on %s", data).
+					WithHint("outboard up starts one in the background")
 			}
 			return a.showServers(all, data)
 		}}
@@ -55,7 +60,8 @@ func newStatus(a *app) *cobra.Command {
 
 func newDown(a *app) *cobra.Command {
 	return &cobra.Command{Use: "down", Short: "End the background server of the data directory", Args: exactArgs(),
-		Long: "End the background server of the data directory. What its sessions run comes to its next step, and goes on with\n" +
+		Long: "End the background server of the data directory. What its sessions run comes to its next step, and " +
+			"goes on with\n" +
 			"the next server. A server that outboard serve started is left alone.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			data, err := a.dataDir()
@@ -81,7 +87,8 @@ func (a *app) down(ctx context.Context, data string) error {
 			return err
 		}
 		ended++
-		if err := a.done(serverLine{Type: "ended", address: s}, fmt.Sprintf("ended process %d", s.PID), nil); err != nil {
+		if err := a.done(serverLine{Type: "ended", address: s}, fmt.Sprintf("ended process %d", s.PID),
+			nil); err != nil {
 			return err
 		}
 	}
@@ -101,7 +108,8 @@ func awaitExit(ctx context.Context, s *address) error {
 		select {
 		case <-look.C:
 		case <-end.C:
-			return outboard.Errorf(outboard.Unavailable, "process %d does not end", s.PID).WithHint("kill -9 %d; its sessions go on with the next server", s.PID)
+			return outboard.Errorf(outboard.Unavailable, "process %d does not end", s.PID).
+				WithHint("kill -9 %d; its sessions go on with the next server", s.PID)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -57,7 +57,8 @@ func (v versionInfo) from() string {
 
 // thisVersion reads what the build recorded. Wire is the newest API version the server speaks.
 func thisVersion() versionInfo {
-	v := versionInfo{Type: "version", Version: version, Revision: commit, Date: date, Go: runtime.Version(), OS: runtime.GOOS,
+	v := versionInfo{Type: "version", Version: version, Revision: commit, Date: date, Go: runtime.Version(),
+		OS:   runtime.GOOS,
 		Arch: runtime.GOARCH, Wire: "2026-10-21"}
 	info, ok := debug.ReadBuildInfo()
 	if ok && commit == "" {

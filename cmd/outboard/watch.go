@@ -25,9 +25,10 @@ const (
 	restExhausted = "retries_exhausted"
 	restBudget    = "budget_reached"
 	restRefusal   = "refusal"
-	restCut       = "max_tokens" // not of the wire: the turn ended, with a response that the model had no room to finish
-	restDone      = "terminated"
-	restDeleted   = "deleted"
+	// not of the wire: the turn ended, with a response that the model had no room to finish
+	restCut     = "max_tokens"
+	restDone    = "terminated"
+	restDeleted = "deleted"
 )
 
 // watch follows one session and shows it.
@@ -53,11 +54,12 @@ type watch struct {
 	settled   chan struct{}     // capacity 1: the last question was answered
 }
 
-// newWatch returns a watch that shows a session from its beginning. On a terminal it shows what the model writes while it writes it;
-// elsewhere, where a line is read once it is whole, it waits for the message.
+// newWatch returns a watch that shows a session from its beginning. On a terminal it shows what the model writes
+// while it writes it; elsewhere, where a line is read once it is whole, it waits for the message.
 func (a *app) newWatch(c *conn, id string) *watch {
 	a.useScreen()
-	w := &watch{a: a, c: c, id: id, tl: a.newTimeline(), screen: a.screen, opt: client.FollowOptions{Past: true, Own: true},
+	w := &watch{a: a, c: c, id: id, tl: a.newTimeline(), screen: a.screen,
+		opt:  client.FollowOptions{Past: true, Own: true},
 		seen: map[string]bool{}, settled: make(chan struct{}, 1)}
 	if !a.json && term.IsTerminal(a.out) {
 		w.opt.Live, w.opt.Line = w.piece, w.line
@@ -68,8 +70,8 @@ func (a *app) newWatch(c *conn, id string) *watch {
 // stopAsks are the calls that wait for an answer.
 type stopAsks struct{ ids []string }
 
-// follow shows events until the session rests (or, with untilEnd, ends) and returns how. An error is ctx's cause when the person
-// or a timeout ended it.
+// follow shows events until the session rests (or, with untilEnd, ends) and returns how. An error is ctx's cause
+// when the person or a timeout ended it.
 func (w *watch) follow(ctx context.Context) (string, error) {
 	stop := w.keepLive(ctx)
 	defer stop()
@@ -167,8 +169,8 @@ func (w *watch) rested(ctx context.Context, ev client.Event) (string, error) {
 	return "", nil
 }
 
-// answerable reports whether every call the session waits for is an ask that this person can answer; a custom tool's result can
-// only come from its client.
+// answerable reports whether every call the session waits for is an ask that this person can answer; a custom
+// tool's result can only come from its client.
 func (w *watch) answerable() bool {
 	calls := w.tl.waiting(w.asked.ids)
 	for _, c := range calls {

@@ -13,14 +13,15 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// Fails if a provider that hangs delays the removal of a person, or if what their login was renewed with stays good there because the server
-// is killed while it gives that back.
+// Fails if a provider that hangs delays the removal of a person, or if what their login was renewed with stays
+// good there because the server is killed while it gives that back.
 func TestWithdrawalKilled(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		provider := logintest.New(t)
 		provider.SignsIn(logintest.Claims{"sub": "ann", "email": "ann@acme.test", "email_verified": true})
 		data := t.TempDir()
-		text := "login:\n  issuer: " + provider.URL + "\n  client_id: outboard\n  client_secret_file: client.secret\n  members:\n    - {domain: acme.test, role: developer}\n"
+		text := "login:\n  issuer: " + provider.URL + "\n  client_id: outboard\n  client_secret_file: " +
+			"client.secret\n  members:\n    - {domain: acme.test, role: developer}\n"
 		if cfg.URL != "" {
 			text = "db: '" + cfg.URL + "'\n" + text
 		} else {
@@ -33,7 +34,8 @@ func TestWithdrawalKilled(t *testing.T) {
 		}
 		c := spawn(t, data)
 		own := t.TempDir()
-		d := &desk{t: t, provider: provider, data: own, vars: map[string]string{"OUTBOARD_URL": c.c.URL(), "OUTBOARD_DATA": own, "BROWSER": "true"}}
+		d := &desk{t: t, provider: provider, data: own, vars: map[string]string{"OUTBOARD_URL": c.c.URL(),
+			"OUTBOARD_DATA": own, "BROWSER": "true"}}
 		if code, out := d.login(d.browser); code != 0 {
 			t.Fatalf("login: %d %s", code, out)
 		}

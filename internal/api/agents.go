@@ -131,7 +131,8 @@ func (in *updateAgentIn) patch() (p control.AgentPatch, err error) {
 }
 
 // decodeLists reads the lists of an agent that an update or an override replaces; nil where they are left alone.
-func decodeLists(tools, servers, skills field[[]json.RawMessage]) (ts *[]outboard.Toolset, ms *[]outboard.MCPServer, ss *[]outboard.SkillRef, err error) {
+func decodeLists(tools, servers,
+	skills field[[]json.RawMessage]) (ts *[]outboard.Toolset, ms *[]outboard.MCPServer, ss *[]outboard.SkillRef, err error) {
 	if tools.set {
 		v, err := decodeTools("tools", tools.v)
 		if err != nil {
@@ -193,7 +194,8 @@ func (s *server) listAgents(r *request) (any, error) {
 		return nil, err
 	}
 	q.more = more
-	return pageOf(q, list, func(a outboard.Agent) (string, time.Time) { return string(a.ID), a.CreatedAt }, showAgent), nil
+	return pageOf(q, list, func(a outboard.Agent) (string, time.Time) { return string(a.ID), a.CreatedAt },
+		showAgent), nil
 }
 
 func (s *server) listAgentVersions(r *request) (any, error) {
@@ -207,5 +209,6 @@ func (s *server) listAgentVersions(r *request) (any, error) {
 		return nil, err
 	}
 	q.more = more
-	return pageOf(q, list, func(a outboard.Agent) (string, time.Time) { return strconv.Itoa(a.Version), a.UpdatedAt }, showAgent), nil
+	return pageOf(q, list, func(a outboard.Agent) (string, time.Time) { return strconv.Itoa(a.Version), a.UpdatedAt },
+		showAgent), nil
 }

@@ -30,16 +30,17 @@ import (
 type Config struct {
 	Control *control.Control
 	Logger  *slog.Logger // nil = discard
-	// Hosts are the names this server may be called by, besides IP addresses and localhost; "*" allows any. A request under
-	// another name is refused: it is how a web page reaches a loopback server through a name of its own (DNS rebinding).
+	// Hosts are the names this server may be called by, besides IP addresses and localhost; "*" allows any. A
+	// request under another name is refused: it is how a web page reaches a loopback server through a name of
+	// its own (DNS rebinding).
 	Hosts []string
 	// Keepalive is how often a silent stream sends a comment; 0 = 30 s, as the wire does.
 	Keepalive time.Duration
 	// WriteTimeout is how long one write to a stream may take before its reader counts as gone; 0 = 30 s.
 	WriteTimeout time.Duration
 	Now          func() time.Time // nil = time.Now
-	// Unrecorded is told the route of a request that succeeded and changes something, but left no record in the audit: a mistake of this
-	// program. nil = the log is told.
+	// Unrecorded is told the route of a request that succeeded and changes something, but left no record in the
+	// audit: a mistake of this program. nil = the log is told.
 	Unrecorded func(route string)
 }
 
@@ -59,8 +60,8 @@ type server struct {
 	unrecorded   func(route string)
 }
 
-// New returns the handler. Streams end when their request's context does, so whoever serves it cancels the base context before
-// it waits for connections.
+// New returns the handler. Streams end when their request's context does, so whoever serves it cancels the base
+// context before it waits for connections.
 func New(cfg Config) http.Handler {
 	s := &server{ctl: cfg.Control, log: cfg.Logger, hosts: cfg.Hosts, keepalive: cfg.Keepalive,
 		writeTimeout: cfg.WriteTimeout, now: cfg.Now, unrecorded: cfg.Unrecorded}
@@ -104,7 +105,8 @@ func (s *server) recovering(next http.Handler) http.Handler {
 			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(v) // net/http's own way to cut a response short
 			}
-			s.log.Error("handler panicked", "request", id, "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+			s.log.Error("handler panicked", "request", id, "method", r.Method, "path", r.URL.Path, "panic", v, "stack",
+				string(debug.Stack()))
 			s.fail(w, r, outboard.Errorf(outboard.Internal, "panic"))
 		}()
 		next.ServeHTTP(w, r)

@@ -53,7 +53,8 @@ func newBench(t *testing.T, opts ...any) *bench {
 	}
 	b := &bench{t: t, store: st, live: new(live.Hub)}
 	ctl := control.Config{Store: st, Blob: bl, Models: models, Live: b.live, Vault: vault.New(vault.Config{Store: st,
-		Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(dir, "keys")}}, HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback}, nil)})}
+		Wrappers: []vault.Wrapper{vault.KeyDir{Dir: filepath.Join(dir,
+			"keys")}}, HTTP: vault.Client(&outbound.Guard{Private: outbound.Loopback}, nil)})}
 	for _, o := range opts {
 		if f, ok := o.(func(*control.Config)); ok {
 			f(&ctl)
@@ -64,7 +65,10 @@ func newBench(t *testing.T, opts ...any) *bench {
 	if err != nil || !made {
 		t.Fatalf("EnsureAdminKey: %v, %v", made, err)
 	}
-	cfg := api.Config{Control: b.ctl, Unrecorded: func(route string) { t.Errorf("%s changed something and left no record in the audit", route) }}
+	cfg := api.Config{Control: b.ctl, Unrecorded: func(route string) {
+		t.Errorf("%s changed something and left no "+
+			"record in the audit", route)
+	}}
 	for _, o := range opts {
 		if f, ok := o.(func(*api.Config)); ok {
 			f(&cfg)
@@ -168,7 +172,8 @@ func (b *bench) ok(method, path string, body any) reply {
 func (b *bench) refused(status int, word, method, path string, body any, edit ...func(*http.Request)) reply {
 	b.t.Helper()
 	r := b.do(method, path, body, edit...)
-	if r.status != status || r.str("type") != "error" || r.str("error.type") == "" || !strings.Contains(r.str("error.message"), word) {
+	if r.status != status || r.str("type") != "error" || r.str("error.type") == "" ||
+		!strings.Contains(r.str("error.message"), word) {
 		b.t.Errorf("%s %s: got %d %s, want %d with %q", method, path, r.status, r.body, status, word)
 	}
 	if id := r.header.Get("request-id"); id == "" || r.str("request_id") != id {
@@ -183,7 +188,8 @@ func (b *bench) agent() string {
 }
 
 func (b *bench) environment() string {
-	return b.ok("POST", "/v1/environments", map[string]any{"name": outboard.NewID[string](outboard.PrefixEnvironment)}).str("id")
+	return b.ok("POST", "/v1/environments",
+		map[string]any{"name": outboard.NewID[string](outboard.PrefixEnvironment)}).str("id")
 }
 
 func (b *bench) session() string {

@@ -49,8 +49,10 @@ type answerOut struct {
 }
 
 func showApproval(a outboard.Approval) approvalOut {
-	out := approvalOut{"approval", string(a.ID), string(a.Session), string(a.Call), a.Action, a.Resource, a.Request, a.Digest, a.Why,
-		some(a.Rules), string(a.Approver), max(a.Needs, 1), showVotes(a.Votes), string(a.State), stamp(a.CreatedAt), stamp(a.ExpiresAt), nil, a.Net}
+	out := approvalOut{"approval", string(a.ID), string(a.Session), string(a.Call), a.Action, a.Resource, a.Request,
+		a.Digest, a.Why,
+		some(a.Rules), string(a.Approver), max(a.Needs,
+			1), showVotes(a.Votes), string(a.State), stamp(a.CreatedAt), stamp(a.ExpiresAt), nil, a.Net}
 	if a.Answer != nil {
 		out.Answer = &answerOut{string(outboard.Deny), a.Answer.Name, textOrNull(a.Answer.Message), stamp(a.Answer.At)}
 		if a.Answer.Allow {
@@ -81,7 +83,8 @@ func (s *server) listApprovals(r *request) (any, error) {
 		return nil, err
 	}
 	q := rows{list: name, page: control.Page{Limit: f.Limit}}
-	return pageOf(q, list, func(a outboard.Approval) (string, time.Time) { return string(a.ID), a.CreatedAt }, showApproval), nil
+	return pageOf(q, list, func(a outboard.Approval) (string, time.Time) { return string(a.ID), a.CreatedAt },
+		showApproval), nil
 }
 
 func (s *server) getApproval(r *request) (any, error) {
@@ -106,7 +109,8 @@ func (s *server) answerApproval(r *request) (any, error) {
 		return nil, bad("result: must be allow or deny, not %q", clip(in.Result))
 	}
 	done, err := s.ctl.AnswerApproval(r.Context(), r.by, outboard.ApprovalID(r.PathValue("approval")),
-		control.ApprovalAnswer{Allow: in.Result == string(outboard.Allow), Message: in.Message, Digest: in.Digest, Scope: in.Scope})
+		control.ApprovalAnswer{Allow: in.Result == string(outboard.Allow), Message: in.Message, Digest: in.Digest,
+			Scope: in.Scope})
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +144,8 @@ type grantOut struct {
 }
 
 func showGrant(g outboard.Grant) grantOut {
-	out := grantOut{"grant", string(g.ID), textOrNull(g.Human), textOrNull(string(g.Agent)), textOrNull(string(g.Session)), some(g.Actions),
+	out := grantOut{"grant", string(g.ID), textOrNull(g.Human), textOrNull(string(g.Agent)),
+		textOrNull(string(g.Session)), some(g.Actions),
 		some(g.Resources), stamp(g.NotBefore), stamp(g.ExpiresAt), nil, g.Uses, string(g.ApprovedBy), g.ApprovedName, g.Why,
 		stamp(g.CreatedAt), stampOrNull(g.RevokedAt)}
 	if g.MaxUses > 0 {
@@ -158,7 +163,8 @@ func (s *server) listGrants(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(q, list, func(g outboard.Grant) (string, time.Time) { return string(g.ID), g.CreatedAt }, showGrant), nil
+	return pageOf(q, list, func(g outboard.Grant) (string, time.Time) { return string(g.ID), g.CreatedAt },
+		showGrant), nil
 }
 
 func (s *server) addGrant(r *request) (any, error) {
@@ -177,7 +183,8 @@ func (s *server) addGrant(r *request) (any, error) {
 		return nil, err
 	}
 	g := outboard.Grant{Human: in.Human, Agent: outboard.AgentID(in.Agent), Session: outboard.SessionID(in.Session),
-		Actions: in.Actions, Resources: in.Resources, ExpiresAt: in.ExpiresAt.UTC().Truncate(time.Microsecond), MaxUses: in.MaxUses, Why: in.Why}
+		Actions: in.Actions, Resources: in.Resources, ExpiresAt: in.ExpiresAt.UTC().
+				Truncate(time.Microsecond), MaxUses: in.MaxUses, Why: in.Why}
 	if in.NotBefore != nil {
 		g.NotBefore = in.NotBefore.UTC().Truncate(time.Microsecond)
 	}

@@ -22,7 +22,8 @@ import (
 func (b *bench) asking(permission string) (id string, f *feed) {
 	b.t.Helper()
 	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{
-		map[string]any{"type": "agent_toolset_20260401", "default_config": map[string]any{"permission_policy": map[string]any{"type": permission}}},
+		map[string]any{"type": "agent_toolset_20260401",
+			"default_config": map[string]any{"permission_policy": map[string]any{"type": permission}}},
 	}}).str("id")
 	id = b.ok("POST", "/v1/sessions", map[string]any{"agent": agent, "environment_id": b.environment()}).str("id")
 	return id, b.follow(id, "")
@@ -50,14 +51,17 @@ func result(evs []map[string]any) string {
 	return text
 }
 
-// Fails if an approval cannot be found, shown whole and answered by its own resource, or the answer does not let exactly that call run.
+// Fails if an approval cannot be found, shown whole and answered by its own resource, or the answer does not let
+// exactly that call run.
 func TestApprovals(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	id, f := b.asking("always_ask")
-	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: \"echo one # \\u202e\"\n- bash: echo two\n- say: end\n")))
+	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: \"echo one # \\u202e\"\n- bash: echo two\n- "+
+		"say: end\n")))
 	f.until("session.status_idle")
 	list := b.pending(id)
-	if len(list) != 1 || list[0]["action"] != "bash" || !strings.Contains(list[0]["request"].(string), `\u202e`) || list[0]["why"] == "" {
+	if len(list) != 1 || list[0]["action"] != "bash" || !strings.Contains(list[0]["request"].(string), `\u202e`) ||
+		list[0]["why"] == "" {
 		t.Fatalf("pending: %v", list)
 	}
 	one := "/v1/approvals/" + list[0]["id"].(string)
@@ -102,13 +106,16 @@ func (b *bench) admin() string {
 	return string(keys[0].ID)
 }
 
-// Fails if the same request asks again after it was allowed for the session, or if that right reaches another request or session.
+// Fails if the same request asks again after it was allowed for the session, or if that right reaches another
+// request or session.
 func TestApprovalForTheSession(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	id, f := b.asking("always_ask")
-	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: echo one\n- bash: echo one\n- bash: echo two\n- say: end\n")))
+	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: echo one\n- bash: echo one\n- bash: echo "+
+		"two\n- say: end\n")))
 	f.until("session.status_idle")
-	done := b.ok("POST", "/v1/approvals/"+b.pending(id)[0]["id"].(string), map[string]any{"result": "allow", "scope": "session"})
+	done := b.ok("POST", "/v1/approvals/"+b.pending(id)[0]["id"].(string),
+		map[string]any{"result": "allow", "scope": "session"})
 	f.until("session.status_idle")
 	next := b.pending(id)
 	if len(next) != 1 || next[0]["resource"] != "echo two" {
@@ -129,7 +136,8 @@ func TestApprovalForTheSession(t *testing.T) {
 	}
 }
 
-// Fails if a saved policy does not reach a running session, a broken one replaces a good one, or a session widens its own rights.
+// Fails if a saved policy does not reach a running session, a broken one replaces a good one, or a session
+// widens its own rights.
 func TestPoliciesOverTheAPI(t *testing.T) {
 	b := whole(t, outboardtest.Options{Policy: policy.Config{Operator: `@id("no-rm") forbid (principal, action, resource) when { context.command like "rm *" };`}})
 	id, f := b.asking("always_allow")
@@ -139,10 +147,14 @@ func TestPoliciesOverTheAPI(t *testing.T) {
 	if saved.get("version") != 1.0 {
 		t.Errorf("saved: %s", saved.body)
 	}
-	b.refused(400, "efect", "POST", "/v1/policies", map[string]any{"level": "session", "target_id": id, "text": `@efect("ask") forbid (principal, action, resource);`})
-	b.refused(409, "version 1", "POST", "/v1/policies", map[string]any{"level": "session", "target_id": id, "text": "", "version": 0})
-	b.refused(404, "there is no session", "POST", "/v1/policies", map[string]any{"level": "session", "target_id": "sesn_01x", "text": ""})
-	b.refused(400, "level", "POST", "/v1/policies", map[string]any{"level": "operator", "text": "permit (principal, action, resource);"})
+	b.refused(400, "efect", "POST", "/v1/policies", map[string]any{"level": "session", "target_id": id,
+		"text": `@efect("ask") forbid (principal, action, resource);`})
+	b.refused(409, "version 1", "POST", "/v1/policies", map[string]any{"level": "session", "target_id": id, "text": "",
+		"version": 0})
+	b.refused(404, "there is no session", "POST", "/v1/policies", map[string]any{"level": "session",
+		"target_id": "sesn_01x", "text": ""})
+	b.refused(400, "level", "POST", "/v1/policies", map[string]any{"level": "operator",
+		"text": "permit (principal, action, resource);"})
 	b.ok("POST", events, send(message("- bash: echo two\n- bash: echo one\n- bash: rm x\n- say: end\n")))
 	evs := f.until("session.status_idle")
 	var texts []string
@@ -155,30 +167,36 @@ func TestPoliciesOverTheAPI(t *testing.T) {
 			uses = append(uses, e["id"].(string))
 		}
 	}
-	if len(texts) != 3 || !strings.Contains(texts[0], "two is one too many") || !strings.Contains(texts[1], "one") || !strings.Contains(texts[2], "operator/no-rm") {
+	if len(texts) != 3 || !strings.Contains(texts[0], "two is one too many") || !strings.Contains(texts[1], "one") ||
+		!strings.Contains(texts[2], "operator/no-rm") {
 		t.Errorf("results: %v", texts)
 	}
 	why := b.ok("GET", "/v1/sessions/"+id+"/outboard/why/"+uses[0], nil)
-	if why.str("decision") != "deny" || why.str("rules.0.id") != "session/no-two" || !strings.Contains(why.str("rules.0.text"), "echo two") {
+	if why.str("decision") != "deny" || why.str("rules.0.id") != "session/no-two" ||
+		!strings.Contains(why.str("rules.0.text"), "echo two") {
 		t.Errorf("why: %s", why.body)
 	}
-	test := b.ok("POST", "/v1/policies/test", map[string]any{"session_id": id, "tool": "bash", "input": map[string]any{"command": "echo two"}})
+	test := b.ok("POST", "/v1/policies/test", map[string]any{"session_id": id, "tool": "bash",
+		"input": map[string]any{"command": "echo two"}})
 	if test.str("decision") != "deny" || test.str("rules.0") != "session/no-two" {
 		t.Errorf("test: %s", test.body)
 	}
-	b.ok("POST", "/v1/policies", map[string]any{"level": "session", "target_id": id, "text": `permit (principal, action, resource);`})
+	b.ok("POST", "/v1/policies", map[string]any{"level": "session", "target_id": id,
+		"text": `permit (principal, action, resource);`})
 	if v := b.ok("GET", "/v1/policies/"+saved.str("id")+"/versions", nil); len(v.get("data").([]any)) != 2 {
 		t.Errorf("versions: %s", v.body)
 	}
 	for deadline := time.Now().Add(20 * time.Second); ; { // a saved policy is in force within a second
-		v := b.ok("POST", "/v1/policies/test", map[string]any{"session_id": id, "tool": "bash", "input": map[string]any{"command": "echo two"}})
+		v := b.ok("POST", "/v1/policies/test", map[string]any{"session_id": id, "tool": "bash",
+			"input": map[string]any{"command": "echo two"}})
 		if v.str("decision") == "allow" || time.Now().After(deadline) {
 			break
 		}
 	}
 	b.ok("POST", events, send(message("- bash: rm x\n- bash: echo two\n- say: end\n")))
 	evs = f.until("session.status_idle")
-	if got := result(evs[:slices.IndexFunc(evs, func(e map[string]any) bool { return e["type"] == "agent.tool_result" })+1]); !strings.Contains(got, "operator/no-rm") {
+	if got := result(evs[:slices.IndexFunc(evs,
+		func(e map[string]any) bool { return e["type"] == "agent.tool_result" })+1]); !strings.Contains(got, "operator/no-rm") {
 		t.Errorf("a session's permit lifted the operator's forbid: %s", got)
 	}
 	if got := result(evs); !strings.Contains(got, "two") {
@@ -197,12 +215,15 @@ const judgeScript = `
 - do: [{say: "allow, approved by admin"}]
 `
 
-// Fails if the judge's verdict is not followed, if something that is no verdict lets a call run, or the wire tells it otherwise.
+// Fails if the judge's verdict is not followed, if something that is no verdict lets a call run, or the wire
+// tells it otherwise.
 func TestAutoPermission(t *testing.T) {
-	b := whole(t, outboardtest.Options{Judge: "script/judge", Models: llm.Config{Scripts: llm.Scripts{Inline: map[string]string{"judge": judgeScript}}}})
+	b := whole(t, outboardtest.Options{Judge: "script/judge",
+		Models: llm.Config{Scripts: llm.Scripts{Inline: map[string]string{"judge": judgeScript}}}})
 	id, f := b.asking("auto")
 	for text, want := range map[string]struct{ permission, verdict, reason string }{
-		"good": {"allow", "allow", ""}, "evil": {"deny", "deny", "high_risk"}, "odd": {"ask", "ask", "indeterminate"}, "prose": {"ask", "ask", "indeterminate"},
+		"good": {"allow", "allow", ""}, "evil": {"deny", "deny", "high_risk"}, "odd": {"ask", "ask",
+			"indeterminate"}, "prose": {"ask", "ask", "indeterminate"},
 	} {
 		b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: echo "+text+"\n- say: end\n")))
 		evs := f.until("session.status_idle")
@@ -210,7 +231,8 @@ func TestAutoPermission(t *testing.T) {
 		ev, _ := use["evaluation"].(map[string]any)
 		verdict, _ := ev["evaluated_permission"].(map[string]any)
 		reason, _ := verdict["reason_code"].(string)
-		if use["evaluated_permission"] != want.permission || ev["type"] != "auto" || verdict["type"] != want.verdict || reason != want.reason {
+		if use["evaluated_permission"] != want.permission || ev["type"] != "auto" || verdict["type"] != want.verdict ||
+			reason != want.reason {
 			t.Errorf("%s: %v", text, use)
 		}
 		if want.permission == "ask" {
@@ -224,7 +246,8 @@ func TestAutoPermission(t *testing.T) {
 func TestGrantsOverTheAPI(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	soon := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
-	good := map[string]any{"actions": []string{"bash"}, "resources": []string{"git *"}, "expires_at": soon, "why": "release", "max_uses": 1}
+	good := map[string]any{"actions": []string{"bash"}, "resources": []string{"git *"}, "expires_at": soon,
+		"why": "release", "max_uses": 1}
 	with := func(k string, v any) map[string]any {
 		m := map[string]any{}
 		maps.Copy(m, good)
@@ -234,7 +257,8 @@ func TestGrantsOverTheAPI(t *testing.T) {
 	b.refused(400, "no action", "POST", "/v1/grants", with("actions", []string{"launch"}))
 	b.refused(400, "resources", "POST", "/v1/grants", with("resources", []string{}))
 	b.refused(400, "expires_at", "POST", "/v1/grants", with("expires_at", "2020-01-01T00:00:00Z"))
-	b.refused(400, "expires_at", "POST", "/v1/grants", with("expires_at", time.Now().AddDate(5, 0, 0).UTC().Format(time.RFC3339)))
+	b.refused(400, "expires_at", "POST", "/v1/grants", with("expires_at", time.Now().AddDate(5, 0, 0).UTC().
+		Format(time.RFC3339)))
 	b.refused(400, "why", "POST", "/v1/grants", with("why", ""))
 	b.refused(404, "there is no session", "POST", "/v1/grants", with("session_id", "sesn_01x"))
 	b.refused(404, "there is no human", "POST", "/v1/grants", with("human_id", "apikey_01x"))
@@ -243,7 +267,8 @@ func TestGrantsOverTheAPI(t *testing.T) {
 		t.Errorf("grant: %s", g.body)
 	}
 	id, f := b.asking("always_ask")
-	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: git --version\n- bash: git --version\n- say: end\n")))
+	b.ok("POST", "/v1/sessions/"+id+"/events",
+		send(message("- bash: git --version\n- bash: git --version\n- say: end\n")))
 	evs := f.until("session.status_idle")
 	if n := len(b.pending(id)); n != 1 || !slices.Contains(types(evs), "agent.tool_result") {
 		t.Errorf("%d pending after %v: want the first call to run by the grant, the second to ask", n, types(evs))
@@ -253,8 +278,9 @@ func TestGrantsOverTheAPI(t *testing.T) {
 	}
 }
 
-// Fails if somebody answers an approval who may not: a viewer, the owner where the rule wants another, a developer where it wants an
-// administrator; or if the wire's confirmation is another door than the approval's own.
+// Fails if somebody answers an approval who may not: a viewer, the owner where the rule wants another, a
+// developer where it wants an administrator; or if the wire's confirmation is another door than the approval's
+// own.
 func TestWhoMayApprove(t *testing.T) {
 	b := whole(t, outboardtest.Options{Policy: policy.Config{Operator: `
 		@id("other") @effect("ask") @approver("other") forbid (principal, action == Action::"bash", resource) when { context.command == "other" };
@@ -264,7 +290,8 @@ func TestWhoMayApprove(t *testing.T) {
 	developer := outboard.Caller{Key: "apikey_dev", Name: "dev", Role: outboard.RoleDeveloper}
 	viewer := outboard.Caller{Key: "apikey_view", Name: "view", Role: outboard.RoleViewer}
 	for _, k := range []outboard.Caller{second, developer, viewer} {
-		if err := b.store.PutKey(t.Context(), outboard.Key{ID: k.Key, Name: k.Name, Hash: k.Name, Role: k.Role, CreatedAt: time.Now()}); err != nil {
+		if err := b.store.PutKey(t.Context(), outboard.Key{ID: k.Key, Name: k.Name, Hash: k.Name, Role: k.Role,
+			CreatedAt: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -279,46 +306,56 @@ func TestWhoMayApprove(t *testing.T) {
 		a := b.pending(id)[0]
 		allow := control.ApprovalAnswer{Allow: true}
 		for _, by := range c.refused {
-			if _, err := b.ctl.AnswerApproval(t.Context(), by, outboard.ApprovalID(a["id"].(string)), allow); outboard.KindOf(err) != outboard.Denied {
+			if _, err := b.ctl.AnswerApproval(t.Context(), by, outboard.ApprovalID(a["id"].(string)),
+				allow); outboard.KindOf(err) != outboard.Denied {
 				t.Errorf("%s: %s answered: %v", c.command, by.Name, err)
 			}
-			in := []outboard.Payload{&outboard.InputConfirmation{Call: outboard.CallID(a["event_id"].(string)), Allow: true}}
-			if _, err := b.ctl.Send(t.Context(), by, outboard.SessionID(id), in); outboard.KindOf(err) != outboard.Denied {
+			in := []outboard.Payload{&outboard.InputConfirmation{Call: outboard.CallID(a["event_id"].(string)),
+				Allow: true}}
+			if _, err := b.ctl.Send(t.Context(), by, outboard.SessionID(id),
+				in); outboard.KindOf(err) != outboard.Denied {
 				t.Errorf("%s: %s confirmed: %v", c.command, by.Name, err)
 			}
 		}
-		if got, err := b.ctl.AnswerApproval(t.Context(), c.may, outboard.ApprovalID(a["id"].(string)), allow); err != nil || got.Approval.State != outboard.ApprovalAllowed {
+		if got, err := b.ctl.AnswerApproval(t.Context(), c.may, outboard.ApprovalID(a["id"].(string)),
+			allow); err != nil || got.Approval.State != outboard.ApprovalAllowed {
 			t.Errorf("%s: %s: %+v, %v", c.command, c.may.Name, got, err)
 		}
 		f.until("session.status_idle")
 	}
 	for _, by := range []outboard.Caller{viewer, developer} {
-		if _, err := b.ctl.SavePolicy(t.Context(), by, outboard.Policy{Level: outboard.LevelOrganization}, -1); outboard.KindOf(err) != outboard.Denied {
+		if _, err := b.ctl.SavePolicy(t.Context(), by, outboard.Policy{Level: outboard.LevelOrganization},
+			-1); outboard.KindOf(err) != outboard.Denied {
 			t.Errorf("%s saved a policy: %v", by.Name, err)
 		}
 	}
 	if _, err := b.ctl.AddGrant(t.Context(), viewer, outboard.Grant{}); outboard.KindOf(err) != outboard.Denied {
 		t.Errorf("a viewer gave a grant: %v", err)
 	}
-	if _, err := b.ctl.SavePolicy(t.Context(), owner, outboard.Policy{Level: outboard.LevelOrganization}, -1); err != nil {
+	if _, err := b.ctl.SavePolicy(t.Context(), owner, outboard.Policy{Level: outboard.LevelOrganization},
+		-1); err != nil {
 		t.Errorf("control: %v", err)
 	}
 }
 
-// Fails if a client is shown a custom tool's call as its own before a rule's ask was allowed, or after it was denied; if what is asked
-// cannot be seen, or the offer cannot be answered; or if a listing is not what was streamed.
+// Fails if a client is shown a custom tool's call as its own before a rule's ask was allowed, or after it was
+// denied; if what is asked cannot be seen, or the offer cannot be answered; or if a listing is not what was
+// streamed.
 func TestCustomToolAsks(t *testing.T) {
 	b := whole(t, outboardtest.Options{Policy: policy.Config{Operator: `@id("c") @effect("ask") forbid (principal, action == Action::"custom", resource == Tool::"lookup");`}})
 	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{
-		map[string]any{"type": "custom", "name": "lookup", "description": "d", "input_schema": map[string]any{"type": "object"}}}}).str("id")
+		map[string]any{"type": "custom", "name": "lookup", "description": "d",
+			"input_schema": map[string]any{"type": "object"}}}}).str("id")
 	id := b.ok("POST", "/v1/sessions", map[string]any{"agent": agent, "environment_id": b.environment()}).str("id")
 	f, events := b.follow(id, ""), "/v1/sessions/"+id+"/events"
 	give := func(id string) any {
-		return send(map[string]any{"type": "user.custom_tool_result", "custom_tool_use_id": id, "content": []any{map[string]any{"type": "text", "text": "42"}}})
+		return send(map[string]any{"type": "user.custom_tool_result", "custom_tool_use_id": id,
+			"content": []any{map[string]any{"type": "text", "text": "42"}}})
 	}
 	confirm := func(call, result string) []map[string]any {
 		t.Helper()
-		b.ok("POST", events, send(map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": result}))
+		b.ok("POST", events, send(map[string]any{"type": "user.tool_confirmation", "tool_use_id": call,
+			"result": result}))
 		return f.until("session.status_idle")
 	}
 	ask := func() (call string, seen []map[string]any) {
@@ -326,11 +363,13 @@ func TestCustomToolAsks(t *testing.T) {
 		b.ok("POST", events, send(message("- call: {name: lookup, input: {q: 1}}\n- say: end\n")))
 		seen = f.until("session.status_idle")
 		use := ofType(seen, "agent.tool_use")
-		if len(use) != 1 || use[0]["name"] != "custom:lookup" || use[0]["evaluated_permission"] != "ask" || len(ofType(seen, "agent.custom_tool_use")) != 0 {
+		if len(use) != 1 || use[0]["name"] != "custom:lookup" || use[0]["evaluated_permission"] != "ask" ||
+			len(ofType(seen, "agent.custom_tool_use")) != 0 {
 			t.Fatalf("while it is asked about: %v", seen)
 		}
 		call = use[0]["id"].(string)
-		if got := stopIDs(seen); len(got) != 1 || got[0] != call || b.pending(id)[len(b.pending(id))-1]["event_id"] != call {
+		if got := stopIDs(seen); len(got) != 1 || got[0] != call ||
+			b.pending(id)[len(b.pending(id))-1]["event_id"] != call {
 			t.Fatalf("waits for %v, want %s", got, call)
 		}
 		b.refused(400, "approval first", "POST", events, give(call))
@@ -339,7 +378,8 @@ func TestCustomToolAsks(t *testing.T) {
 	call, all := ask()
 	got := confirm(call, "allow")
 	use := ofType(got, "agent.custom_tool_use")
-	if len(use) != 1 || use[0]["name"] != "lookup" || use[0]["id"] == call || len(stopIDs(got)) != 1 || stopIDs(got)[0] != use[0]["id"] {
+	if len(use) != 1 || use[0]["name"] != "lookup" || use[0]["id"] == call || len(stopIDs(got)) != 1 ||
+		stopIDs(got)[0] != use[0]["id"] {
 		t.Fatalf("after the approval: %v", got)
 	}
 	all = append(all, got...)
@@ -349,7 +389,8 @@ func TestCustomToolAsks(t *testing.T) {
 	b.ok("POST", events, give(offer)) // a client that lost the reply
 	got = f.until("session.status_idle")
 	given, result := ofType(got, "user.custom_tool_result"), ofType(got, "agent.tool_result")
-	if len(given) != 1 || given[0]["custom_tool_use_id"] != offer || len(result) != 1 || result[0]["tool_use_id"] != call {
+	if len(given) != 1 || given[0]["custom_tool_use_id"] != offer || len(result) != 1 ||
+		result[0]["tool_use_id"] != call {
 		t.Errorf("after the result: %v", got)
 	}
 	if why := b.ok("GET", "/v1/sessions/"+id+"/outboard/why/"+offer, nil); why.str("tool") != "lookup" {
@@ -359,7 +400,8 @@ func TestCustomToolAsks(t *testing.T) {
 	call, got = ask()
 	all = append(all, got...)
 	got = confirm(call, "deny")
-	if r := ofType(got, "agent.tool_result"); len(ofType(got, "agent.custom_tool_use")) != 0 || len(r) != 1 || r[0]["is_error"] != true {
+	if r := ofType(got, "agent.tool_result"); len(ofType(got, "agent.custom_tool_use")) != 0 || len(r) != 1 ||
+		r[0]["is_error"] != true {
 		t.Errorf("after the refusal: %v", got)
 	}
 	all = append(all, got...)
@@ -395,10 +437,12 @@ func stopIDs(evs []map[string]any) []any {
 func TestKeyOfTheSamePerson(t *testing.T) {
 	b := whole(t, outboardtest.Options{Policy: policy.Config{Operator: `
 		@id("other") @effect("ask") @approver("other") forbid (principal, action == Action::"bash", resource);`}})
-	op := outboard.Caller{Key: outboard.KeyID(b.admin()), Name: "admin", Role: outboard.RoleAdmin, Kind: outboard.KeyOperator}
+	op := outboard.Caller{Key: outboard.KeyID(b.admin()), Name: "admin", Role: outboard.RoleAdmin,
+		Kind: outboard.KeyOperator}
 	key := func(by outboard.Caller, name string, user outboard.UserID) outboard.Caller {
 		t.Helper()
-		k, secret, err := b.ctl.CreateKey(t.Context(), by, control.KeyRequest{Name: name, Role: outboard.RoleAdmin, User: user})
+		k, secret, err := b.ctl.CreateKey(t.Context(), by, control.KeyRequest{Name: name, Role: outboard.RoleAdmin,
+			User: user})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -418,8 +462,10 @@ func TestKeyOfTheSamePerson(t *testing.T) {
 	}
 	ann, bob := person("ann@a.test"), person("bob@a.test")
 	hers := key(op, "hers", ann)
-	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{map[string]any{"type": "agent_toolset_20260401"}}}).str("id")
-	s, err := b.ctl.CreateSession(t.Context(), hers, control.SessionRequest{Agent: outboard.AgentID(agent), EnvironmentID: outboard.EnvironmentID(b.environment())})
+	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps",
+		"tools": []any{map[string]any{"type": "agent_toolset_20260401"}}}).str("id")
+	s, err := b.ctl.CreateSession(t.Context(), hers, control.SessionRequest{Agent: outboard.AgentID(agent),
+		EnvironmentID: outboard.EnvironmentID(b.environment())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -428,33 +474,44 @@ func TestKeyOfTheSamePerson(t *testing.T) {
 	f.until("session.status_idle")
 	id := outboard.ApprovalID(b.pending(string(s.ID))[0]["id"].(string))
 	robot := key(hers, "robot", "")
-	for _, by := range []outboard.Caller{hers, key(op, "second", ann), robot, key(hers, "for bob", bob), key(robot, "of the robot", "")} {
-		if _, err := b.ctl.AnswerApproval(t.Context(), by, id, control.ApprovalAnswer{Allow: true}); outboard.KindOf(err) != outboard.Denied {
+	for _, by := range []outboard.Caller{hers, key(op, "second", ann), robot, key(hers, "for bob", bob),
+		key(robot, "of the robot", "")} {
+		if _, err := b.ctl.AnswerApproval(t.Context(), by, id,
+			control.ApprovalAnswer{Allow: true}); outboard.KindOf(err) != outboard.Denied {
 			t.Errorf("%s answered: %v", by.Name, err)
 		}
 	}
-	if a, err := b.ctl.AnswerApproval(t.Context(), key(op, "his", bob), id, control.ApprovalAnswer{Allow: true}); err != nil || a.Approval.State != outboard.ApprovalAllowed {
+	if a, err := b.ctl.AnswerApproval(t.Context(), key(op, "his", bob), id,
+		control.ApprovalAnswer{Allow: true}); err != nil || a.Approval.State != outboard.ApprovalAllowed {
 		t.Errorf("control: %+v, %v", a, err)
 	}
 }
 
-// Fails if a host that was refused cannot be answered for as somebody who may decides, is answered twice, after its time, under another
-// digest or by who may not, or an answer lets in more than it says, or leaves no record.
+// Fails if a host that was refused cannot be answered for as somebody who may decides, is answered twice, after
+// its time, under another digest or by who may not, or an answer lets in more than it says, or leaves no record.
 func TestApprovalOfAHost(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
-	op := outboard.Caller{Key: outboard.KeyID(b.admin()), Name: "admin", Role: outboard.RoleAdmin, Kind: outboard.KeyOperator}
+	op := outboard.Caller{Key: outboard.KeyID(b.admin()), Name: "admin", Role: outboard.RoleAdmin,
+		Kind: outboard.KeyOperator}
 	session := func(ask map[string]any) (outboard.SessionID, outboard.EnvironmentID) {
 		t.Helper()
-		env := b.ok("POST", "/v1/environments", map[string]any{"name": outboard.NewID[outboard.EnvironmentID]("n"), "config": map[string]any{"type": "cloud",
-			"networking": map[string]any{"type": "limited"}, "outboard": map[string]any{"networking": map[string]any{"ask": ask}}}}).str("id")
+		env := b.ok("POST", "/v1/environments", map[string]any{"name": outboard.NewID[outboard.EnvironmentID]("n"),
+			"config": map[string]any{"type": "cloud",
+				"networking": map[string]any{"type": "limited"}, "outboard": map[string]any{"networking": map[string]any{"ask": ask}}}}).str("id")
 		agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps"}).str("id")
-		return outboard.SessionID(b.ok("POST", "/v1/sessions", map[string]any{"agent": agent, "environment_id": env}).str("id")), outboard.EnvironmentID(env)
+		return outboard.SessionID(b.ok("POST", "/v1/sessions", map[string]any{"agent": agent,
+			"environment_id": env}).str("id")), outboard.EnvironmentID(env)
 	}
-	refused := func(id outboard.SessionID, host string, who outboard.Approver, policy bool, until time.Time) outboard.ApprovalID {
+	refused := func(id outboard.SessionID, host string, who outboard.Approver, policy bool,
+		until time.Time) outboard.ApprovalID {
 		t.Helper()
-		a, err := b.store.AskNet(t.Context(), outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval), Session: id, Action: "http.request",
-			Resource: host, Digest: "digest of " + host, Request: "http.request " + host, Why: "no rule", Approver: who, State: outboard.ApprovalPending,
-			CreatedAt: time.Now(), ExpiresAt: until, Net: &outboard.NetTarget{Host: host, Policy: policy}}, store.NetAsks{Pending: 20, Session: 20, Org: 100})
+		a, err := b.store.AskNet(t.Context(),
+			outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval), Session: id,
+				Action:   "http.request",
+				Resource: host, Digest: "digest of " + host, Request: "http.request " +
+					host, Why: "no rule", Approver: who, State: outboard.ApprovalPending,
+				CreatedAt: time.Now(), ExpiresAt: until, Net: &outboard.NetTarget{Host: host,
+					Policy: policy}}, store.NetAsks{Pending: 20, Session: 20, Org: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -484,11 +541,14 @@ func TestApprovalOfAHost(t *testing.T) {
 	path := func(a outboard.ApprovalID) string { return "/v1/approvals/" + string(a) }
 
 	once := refused(id, "once.example", "any", false, later)
-	if list := b.pending(string(id)); len(list) != 1 || list[0]["resource"] != "once.example" || list[0]["network"].(map[string]any)["host"] != "once.example" {
+	if list := b.pending(string(id)); len(list) != 1 || list[0]["resource"] != "once.example" ||
+		list[0]["network"].(map[string]any)["host"] != "once.example" {
 		t.Fatalf("what waits: %v", list)
 	}
-	b.refused(409, "another request", "POST", path(once), map[string]any{"result": "allow", "digest": "of something else"})
-	b.refused(400, "scope must be once, session or rule", "POST", path(once), map[string]any{"result": "allow", "scope": "agent"})
+	b.refused(409, "another request", "POST", path(once), map[string]any{"result": "allow",
+		"digest": "of something else"})
+	b.refused(400, "scope must be once, session or rule", "POST", path(once),
+		map[string]any{"result": "allow", "scope": "agent"})
 	if got := grants(id); len(got) != 0 {
 		t.Fatalf("refused answers let in %v", got)
 	}
@@ -499,30 +559,38 @@ func TestApprovalOfAHost(t *testing.T) {
 	for _, result := range []string{"allow", "deny"} {
 		b.refused(409, "takes no answer", "POST", path(once), map[string]any{"result": result})
 	}
-	b.ok("POST", path(refused(id, "no.example", "any", false, later)), map[string]any{"result": "deny", "message": "never"})
-	b.ok("POST", path(refused(id, "session.example", "any", false, later)), map[string]any{"result": "allow", "scope": "session"})
-	b.ok("POST", path(refused(id, "rule.example", "any", false, later)), map[string]any{"result": "allow", "scope": "rule"})
+	b.ok("POST", path(refused(id, "no.example", "any", false, later)),
+		map[string]any{"result": "deny", "message": "never"})
+	b.ok("POST", path(refused(id, "session.example", "any", false, later)),
+		map[string]any{"result": "allow", "scope": "session"})
+	b.ok("POST", path(refused(id, "rule.example", "any", false, later)),
+		map[string]any{"result": "allow", "scope": "rule"})
 	if got := grants(id); !slices.Equal(got, []string{"once.example 1", "session.example -1", "rule.example -1"}) {
 		t.Errorf("all: %v", got)
 	}
 	if got := rules(env); len(got) != 1 || got[0].Host != "rule.example" || got[0].Deny {
 		t.Errorf("the environment's rules: %+v", got)
 	}
-	b.refused(409, "expired", "POST", path(refused(id, "late.example", "any", false, time.Now().Add(-time.Second))), map[string]any{"result": "allow"})
+	b.refused(409, "expired", "POST", path(refused(id, "late.example", "any", false, time.Now().Add(-time.Second))),
+		map[string]any{"result": "allow"})
 
 	// A rule of the policies asks: the answer is a grant for that resource.
 	b.ok("POST", path(refused(id, "policy.example/a", "any", true, later)), map[string]any{"result": "allow"})
-	b.refused(400, "once, session or agent", "POST", path(refused(id, "policy.example/b", "any", true, later)), map[string]any{"result": "allow", "scope": "rule"})
+	b.refused(400, "once, session or agent", "POST", path(refused(id, "policy.example/b", "any", true, later)),
+		map[string]any{"result": "allow", "scope": "rule"})
 	list, err := b.store.Grants(t.Context(), store.Page{})
-	if err != nil || len(list) != 1 || list[0].MaxUses != 1 || list[0].Session != id || !slices.Equal(list[0].Resources, []string{"policy.example/a"}) {
+	if err != nil || len(list) != 1 || list[0].MaxUses != 1 || list[0].Session != id ||
+		!slices.Equal(list[0].Resources, []string{"policy.example/a"}) {
 		t.Errorf("grants: %+v, %v", list, err)
 	}
 
 	// Who may not.
 	strict, _ := session(map[string]any{"approver": "other"})
 	asked := refused(strict, "x.example", "other", false, later)
-	b.refused(403, "may not answer approval", "POST", path(asked), map[string]any{"result": "allow"}) // the session's own key
-	b.refused(403, "may not let session", "POST", "/v1/sessions/"+string(strict)+"/outboard/network/allow", map[string]any{"host": "x.example"})
+	// the session's own key
+	b.refused(403, "may not answer approval", "POST", path(asked), map[string]any{"result": "allow"})
+	b.refused(403, "may not let session", "POST", "/v1/sessions/"+string(strict)+"/outboard/network/allow",
+		map[string]any{"host": "x.example"})
 	key := func(name, role string, scopes ...string) outboard.Caller {
 		t.Helper()
 		_, secret, err := b.ctl.CreateKey(t.Context(), op, control.KeyRequest{Name: name, Role: role, Scopes: scopes})
@@ -539,19 +607,23 @@ func TestApprovalOfAHost(t *testing.T) {
 	for _, c := range []struct {
 		by    outboard.Caller
 		scope string
-	}{{key("viewer", outboard.RoleViewer), ""}, {key("sender", outboard.RoleDeveloper, "read", "sessions"), ""}, {narrow, "rule"}} {
-		if _, err := b.ctl.AnswerApproval(t.Context(), c.by, asked, control.ApprovalAnswer{Allow: true, Scope: c.scope}); outboard.KindOf(err) != outboard.Denied {
+	}{{key("viewer", outboard.RoleViewer), ""}, {key("sender", outboard.RoleDeveloper, "read", "sessions"),
+		""}, {narrow, "rule"}} {
+		if _, err := b.ctl.AnswerApproval(t.Context(), c.by, asked, control.ApprovalAnswer{Allow: true,
+			Scope: c.scope}); outboard.KindOf(err) != outboard.Denied {
 			t.Errorf("%s answered: %v", c.by.Name, err)
 		}
 	}
 	if got := grants(strict); len(got) != 0 {
 		t.Errorf("those who may not let in %v", got)
 	}
-	if done, err := b.ctl.AnswerApproval(t.Context(), narrow, asked, control.ApprovalAnswer{Allow: true}); err != nil || done.Host == nil || len(grants(strict)) != 1 {
+	if done, err := b.ctl.AnswerApproval(t.Context(), narrow, asked, control.ApprovalAnswer{Allow: true}); err != nil ||
+		done.Host == nil || len(grants(strict)) != 1 {
 		t.Errorf("control: %+v, %v", done, err)
 	}
-	b.refused(400, "approver must be", "POST", "/v1/environments", map[string]any{"name": "e", "config": map[string]any{"type": "cloud",
-		"outboard": map[string]any{"networking": map[string]any{"ask": map[string]any{"approver": "me"}}}}})
+	b.refused(400, "approver must be", "POST", "/v1/environments", map[string]any{"name": "e",
+		"config": map[string]any{"type": "cloud",
+			"outboard": map[string]any{"networking": map[string]any{"ask": map[string]any{"approver": "me"}}}}})
 
 	// The end of a session is the end of what it waits for.
 	left := refused(id, "left.example", "any", false, later)
@@ -565,10 +637,12 @@ func TestApprovalOfAHost(t *testing.T) {
 	}
 	for _, r := range records {
 		if strings.HasPrefix(r.Action, "approval.") {
-			actions = append(actions, r.Action+" "+strings.TrimPrefix(strings.TrimPrefix(r.Resource, string(id)+" "), string(strict)+" "))
+			actions = append(actions, r.Action+" "+strings.TrimPrefix(strings.TrimPrefix(r.Resource, string(id)+" "),
+				string(strict)+" "))
 		}
 	}
-	if want := []string{"approval.allow once.example", "approval.deny no.example", "approval.allow session.example", "approval.allow rule.example",
+	if want := []string{"approval.allow once.example", "approval.deny no.example", "approval.allow session.example",
+		"approval.allow rule.example",
 		"approval.allow policy.example/a", "approval.allow x.example"}; !slices.Equal(actions, want) {
 		t.Errorf("the audit has %q", actions)
 	}
@@ -578,7 +652,8 @@ func TestApprovalOfAHost(t *testing.T) {
 func TestStarInAnApproval(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	id, f := b.asking("always_ask")
-	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- bash: 'echo *'\n- bash: 'echo x; touch y'\n- say: end\n")))
+	b.ok("POST", "/v1/sessions/"+id+"/events",
+		send(message("- bash: 'echo *'\n- bash: 'echo x; touch y'\n- say: end\n")))
 	f.until("session.status_idle")
 	a := "/v1/approvals/" + b.pending(id)[0]["id"].(string)
 	for _, scope := range []string{"session", "agent"} {
@@ -591,12 +666,14 @@ func TestStarInAnApproval(t *testing.T) {
 	}
 }
 
-// Fails if an allow that is to last lets the call run though no grant can be made of it, or makes one for calls that nobody was shown.
+// Fails if an allow that is to last lets the call run though no grant can be made of it, or makes one for calls
+// that nobody was shown.
 func TestAllowThatCannotLast(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	id, f := b.asking("always_ask")
 	long := "echo ran # " + strings.Repeat("x", 5000)
-	b.ok("POST", "/v1/sessions/"+id+"/events", send(message("- parallel:\n    - bash: '"+long+"'\n    - bash: {restart: true}\n- say: end\n")))
+	b.ok("POST", "/v1/sessions/"+id+"/events",
+		send(message("- parallel:\n    - bash: '"+long+"'\n    - bash: {restart: true}\n- say: end\n")))
 	f.until("session.status_idle")
 	for _, a := range b.pending(id) {
 		why := "whatever its arguments"
@@ -604,7 +681,8 @@ func TestAllowThatCannotLast(t *testing.T) {
 			why = "4096"
 		}
 		for _, scope := range []string{"session", "agent"} {
-			b.refused(400, why, "POST", "/v1/approvals/"+a["id"].(string), map[string]any{"result": "allow", "scope": scope})
+			b.refused(400, why, "POST", "/v1/approvals/"+a["id"].(string),
+				map[string]any{"result": "allow", "scope": scope})
 		}
 	}
 	waiting := b.pending(id)
@@ -619,17 +697,21 @@ func TestAllowThatCannotLast(t *testing.T) {
 	}
 }
 
-// If this fails, the question about a host outlives the kill of its session, or is answered after it; or it ends with somebody else's
-// session; or nobody can see why it ended. Both sessions are at rest: no worker comes by to close anything.
+// If this fails, the question about a host outlives the kill of its session, or is answered after it; or it ends
+// with somebody else's session; or nobody can see why it ended. Both sessions are at rest: no worker comes by to
+// close anything.
 func TestKillClosesHostApprovals(t *testing.T) {
 	for _, level := range []string{"pause", "stop", "revoke"} {
 		t.Run(level, func(t *testing.T) {
 			b := whole(t, outboardtest.Options{})
 			ask := func(id string) string {
 				t.Helper()
-				a, err := b.store.AskNet(t.Context(), outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval), Session: outboard.SessionID(id),
-					Action: "http.request", Resource: "h.example", Digest: "d", Request: "r", Why: "no rule", State: outboard.ApprovalPending, CreatedAt: time.Now(),
-					ExpiresAt: time.Now().Add(time.Hour), Net: &outboard.NetTarget{Host: "h.example"}}, store.NetAsks{Pending: 20, Session: 20, Org: 100})
+				a, err := b.store.AskNet(t.Context(),
+					outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval),
+						Session: outboard.SessionID(id),
+						Action:  "http.request", Resource: "h.example", Digest: "d", Request: "r", Why: "no rule", State: outboard.ApprovalPending, CreatedAt: time.Now(),
+						ExpiresAt: time.Now().
+							Add(time.Hour), Net: &outboard.NetTarget{Host: "h.example"}}, store.NetAsks{Pending: 20, Session: 20, Org: 100})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -637,13 +719,15 @@ func TestKillClosesHostApprovals(t *testing.T) {
 			}
 			killed, other := b.session(), b.session()
 			mine, theirs := ask(killed), ask(other)
-			k := b.ok("POST", "/v1/kills", map[string]any{"scope": "session", "target_id": killed, "level": level, "reason": "it asks too much"})
+			k := b.ok("POST", "/v1/kills", map[string]any{"scope": "session", "target_id": killed, "level": level,
+				"reason": "it asks too much"})
 			got := b.ok("GET", "/v1/approvals/"+mine, nil)
 			if level == "pause" { // which takes nothing away
 				if got.str("state") != "pending" {
 					t.Errorf("paused: %s", got.body)
 				}
-			} else if got.str("state") != "closed" || got.str("answer.by") != "kill "+k.str("kill.id") || got.str("answer.message") != "it asks too much" {
+			} else if got.str("state") != "closed" || got.str("answer.by") != "kill "+k.str("kill.id") ||
+				got.str("answer.message") != "it asks too much" {
 				t.Errorf("killed: %s", got.body)
 			}
 			if got := b.ok("GET", "/v1/approvals/"+theirs, nil); got.str("state") != "pending" {
@@ -661,7 +745,8 @@ func TestKillClosesHostApprovals(t *testing.T) {
 	}
 }
 
-// If this fails, a person is shown one of two values that an input has under one name, and the client that runs the call may take the other.
+// If this fails, a person is shown one of two values that an input has under one name, and the client that runs
+// the call may take the other.
 func TestInputsThatNameSomethingTwice(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	k := b.talk("always_allow")
@@ -673,18 +758,22 @@ func TestInputsThatNameSomethingTwice(t *testing.T) {
 	}
 }
 
-// If this fails, a model whose call came after the last use of a grant is told that it is forbidden, and not that a person can be asked.
+// If this fails, a model whose call came after the last use of a grant is told that it is forbidden, and not
+// that a person can be asked.
 func TestCallsBeyondAGrantCanAsk(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	k := b.talk("always_ask")
-	b.ok("POST", "/v1/grants", map[string]any{"session_id": k.id, "actions": []string{"bash"}, "resources": []string{"echo *"}, "max_uses": 1,
+	b.ok("POST", "/v1/grants", map[string]any{"session_id": k.id, "actions": []string{"bash"},
+		"resources": []string{"echo *"}, "max_uses": 1,
 		"why": "once", "expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)})
 	var ran, told int
-	for _, text := range texts(k.turn("- parallel:", "    - bash: echo one", "    - bash: echo one", "- say: ok"), "agent.tool_result") {
+	for _, text := range texts(k.turn("- parallel:", "    - bash: echo one", "    - bash: echo one", "- say: ok"),
+		"agent.tool_result") {
 		switch {
 		case strings.HasPrefix(text, "one\n") && strings.Contains(text, "ran in a fresh shell"):
 			ran++
-		case strings.Contains(text, "a person must allow this call by now") && strings.Contains(text, "make the call again to ask"):
+		case strings.Contains(text, "a person must allow this call by now") &&
+			strings.Contains(text, "make the call again to ask"):
 			told++
 		default:
 			t.Errorf("result: %q", text)

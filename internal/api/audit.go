@@ -21,7 +21,8 @@ func (s *server) listAudit(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := control.AuditQuery{Actor: r.query.Get("actor"), Action: r.query.Get("action"), Decision: r.query.Get("decision"), Text: r.query.Get("text"),
+	q := control.AuditQuery{Actor: r.query.Get("actor"), Action: r.query.Get("action"),
+		Decision: r.query.Get("decision"), Text: r.query.Get("text"),
 		Limit: limit + 1, Newest: true}
 	switch order := r.query.Get("order"); order {
 	case "", "desc":

@@ -49,16 +49,20 @@ func TestChangesAreRecorded(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	file := b.upload("file", "f:x").str("id")
 	session := b.session()
-	resource := b.ok("POST", "/v1/sessions/"+session+"/resources", map[string]any{"type": "file", "file_id": file}).str("id")
+	resource := b.ok("POST", "/v1/sessions/"+session+"/resources", map[string]any{"type": "file",
+		"file_id": file}).str("id")
 	b.ok("DELETE", "/v1/sessions/"+session+"/resources/"+resource, nil)
 	b.ok("DELETE", "/v1/files/"+file, nil)
 	b.do("POST", "/v1/outboard/images/pull", `{"name":"127.0.0.1:1/none:1"}`)
 	b.do("POST", "/v1/outboard/images/import?name=a:1", "no archive")
 	b.do("DELETE", "/v1/outboard/images?name=a:1", nil)
 	b.do("POST", "/v1/outboard/images/prune", `{"unused_seconds":86400}`)
-	for action, resource := range map[string]string{"file.create": file, "file.delete": file, "session.add_resource": session + " " + resource,
-		"session.delete_resource": session + " " + resource, "image.pull": "127.0.0.1:1/none:1", "image.import": "a:1", "image.rm": "a:1", "image.prune": ""} {
-		if got := b.records(action); len(got) != 1 || got[0]["resource"] != resource || got[0]["decision"] != outboard.Allowed {
+	for action, resource := range map[string]string{"file.create": file, "file.delete": file,
+		"session.add_resource": session + " " + resource,
+		"session.delete_resource": session + " " +
+			resource, "image.pull": "127.0.0.1:1/none:1", "image.import": "a:1", "image.rm": "a:1", "image.prune": ""} {
+		if got := b.records(action); len(got) != 1 || got[0]["resource"] != resource ||
+			got[0]["decision"] != outboard.Allowed {
 			t.Errorf("%s: %v", action, got)
 		}
 	}
@@ -82,7 +86,8 @@ func TestRefusalsAreRecorded(t *testing.T) {
 		b.refused(401, "", "GET", "/v1//agents", nil, none)
 		b.refused(403, "", "GET", "/v1/agents", nil, foreign)
 	}
-	if got := b.records("api.refused"); len(got) != 1 || got[0]["resource"] != "GET /v1/agents" || got[0]["actor"] != "stranger" || got[0]["rule"] != "no valid key" {
+	if got := b.records("api.refused"); len(got) != 1 || got[0]["resource"] != "GET /v1/agents" ||
+		got[0]["actor"] != "stranger" || got[0]["rule"] != "no valid key" {
 		t.Errorf("in the first minute: %v", got)
 	}
 	later(time.Minute)
@@ -91,14 +96,17 @@ func TestRefusalsAreRecorded(t *testing.T) {
 		t.Errorf("in the second minute: %v", got)
 	}
 	for i := range 1000 {
-		b.ctl.Refused(t.Context(), outboard.Caller{}, control.RefusedRequest{Route: "GET /v1/agents", From: fmt.Sprintf("[2001:db8:%x::1]:1", i), Why: outboard.Errorf(outboard.Unauthenticated, "x")})
-		b.ctl.Refused(t.Context(), outboard.Caller{}, control.RefusedRequest{Route: "GET /v1/agents", From: fmt.Sprintf("[2001:db8::%x]:1", i), Why: outboard.Errorf(outboard.Unauthenticated, "x")})
+		b.ctl.Refused(t.Context(), outboard.Caller{}, control.RefusedRequest{Route: "GET /v1/agents",
+			From: fmt.Sprintf("[2001:db8:%x::1]:1", i), Why: outboard.Errorf(outboard.Unauthenticated, "x")})
+		b.ctl.Refused(t.Context(), outboard.Caller{}, control.RefusedRequest{Route: "GET /v1/agents",
+			From: fmt.Sprintf("[2001:db8::%x]:1", i), Why: outboard.Errorf(outboard.Unauthenticated, "x")})
 	}
 	if n := len(b.records("api.refused")); n > 2+11 {
 		t.Errorf("1000 networks have %d records", n-2)
 	}
 	later(time.Minute)
-	b.ctl.Refused(t.Context(), outboard.Caller{}, control.RefusedRequest{Route: "GET /v1/agents", From: "192.0.2.1:1", Why: outboard.Errorf(outboard.Unauthenticated, "x")})
+	b.ctl.Refused(t.Context(), outboard.Caller{}, control.RefusedRequest{Route: "GET /v1/agents", From: "192.0.2.1:1",
+		Why: outboard.Errorf(outboard.Unauthenticated, "x")})
 	if got := b.records("api.refused"); len(got) > 2+11+1 {
 		t.Errorf("a minute later: %d", len(got))
 	}
@@ -110,7 +118,8 @@ func TestRefusalsAreRecorded(t *testing.T) {
 		b.refused(403, "role developer", "DELETE", fmt.Sprintf("/v1/files/file_%d", i), nil, viewer)
 		b.refused(403, "role developer", "POST", "/v1/agents", `{"name":"a","model":"m"}`, viewer)
 	}
-	if got := b.refusals()[before:]; !slices.Equal(got, []string{"DELETE /v1/files/{file} /v1/files/file_0", "POST /v1/agents /v1/agents"}) {
+	if got := b.refusals()[before:]; !slices.Equal(got, []string{"DELETE /v1/files/{file} /v1/files/file_0",
+		"POST /v1/agents /v1/agents"}) {
 		t.Errorf("a viewer: %q", got)
 	}
 }
@@ -119,8 +128,10 @@ func TestRefusalsAreRecorded(t *testing.T) {
 func TestTwiceIsOnce(t *testing.T) {
 	b := newBench(t)
 	vault := b.ok("POST", "/v1/vaults", `{"display_name":"v"}`).str("id")
-	credential := b.ok("POST", "/v1/vaults/"+vault+"/credentials", `{"auth":{"type":"static_bearer","mcp_server_url":"https://a.test","token":"t"}}`).str("id")
-	for _, path := range []string{"/v1/agents/" + b.agent(), "/v1/environments/" + b.environment(), "/v1/sessions/" + b.session(),
+	credential := b.ok("POST", "/v1/vaults/"+vault+"/credentials",
+		`{"auth":{"type":"static_bearer","mcp_server_url":"https://a.test","token":"t"}}`).str("id")
+	for _, path := range []string{"/v1/agents/" + b.agent(), "/v1/environments/" + b.environment(), "/v1/sessions/" +
+		b.session(),
 		"/v1/vaults/" + vault + "/credentials/" + credential, "/v1/vaults/" + vault} {
 		b.ok("POST", path+"/archive", nil)
 		b.ok("POST", path+"/archive", nil) // the bench watches

@@ -10,8 +10,9 @@ import (
 // orgHeader names the organization that the operator of the server acts in.
 const orgHeader = "Outboard-Organization"
 
-// caller authenticates a request by either credential style: X-Api-Key (clients of API version 2023-06-01) or Authorization:
-// Bearer (2026-10-21, and any client given a token). A request that carries both must mean the same key.
+// caller authenticates a request by either credential style: X-Api-Key (clients of API version 2023-06-01) or
+// Authorization: Bearer (2026-10-21, and any client given a token). A request that carries both must mean the
+// same key.
 func (s *server) caller(r *http.Request) (outboard.Caller, error) {
 	key, err := keyOf(r)
 	if err != nil {

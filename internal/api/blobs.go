@@ -14,5 +14,6 @@ func (s *server) pruneBlobs(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string]any{"type": "blobs_pruned", "removed": p.Removed, "size_bytes": p.Bytes, "kept": p.Kept, "dry_run": in.Dry}, nil
+	return map[string]any{"type": "blobs_pruned", "removed": p.Removed, "size_bytes": p.Bytes, "kept": p.Kept,
+		"dry_run": in.Dry}, nil
 }

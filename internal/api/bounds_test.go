@@ -14,7 +14,8 @@ import (
 func bounded(t *testing.T, bounds control.Bounds) (first, second *bench) {
 	t.Helper()
 	b := newBench(t, func(cfg *control.Config) { cfg.Bounds = bounds })
-	org := outboard.Organization{ID: outboard.NewID[outboard.OrgID](outboard.PrefixOrg), Name: "second", CreatedAt: time.Now()}
+	org := outboard.Organization{ID: outboard.NewID[outboard.OrgID](outboard.PrefixOrg), Name: "second",
+		CreatedAt: time.Now()}
 	if err := b.store.AddOrg(t.Context(), org); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +63,8 @@ func TestStreamsOfOrganizations(t *testing.T) {
 	for range 4 {
 		only.follow(own, "")
 	}
-	only.refused(429, "4 streams open, and may have 4 (limits.streams)", "GET", "/v1/sessions/"+own+"/events/stream", nil)
+	only.refused(429, "4 streams open, and may have 4 (limits.streams)", "GET", "/v1/sessions/"+own+"/events/stream",
+		nil)
 }
 
 // request is one with the bench's key.
@@ -84,7 +86,8 @@ func (b *bench) uploads(name, content, refusal string) string {
 		if r.status != 200 {
 			b.t.Errorf("storing %s: %d %s", name, r.status, r.body)
 		}
-	} else if r.status != 429 || r.str("error.type") != "rate_limit_error" || !strings.Contains(r.str("error.message"), refusal) {
+	} else if r.status != 429 || r.str("error.type") != "rate_limit_error" ||
+		!strings.Contains(r.str("error.message"), refusal) {
 		b.t.Errorf("storing %s: %d %s, want a refusal with %q", name, r.status, r.body, refusal)
 	}
 	return r.str("id")
@@ -126,5 +129,6 @@ func TestFilesOfSessionsCount(t *testing.T) {
 
 // with is a session that a file is attached to.
 func (b *bench) with(file string) map[string]any {
-	return map[string]any{"agent": b.agent(), "environment_id": b.environment(), "resources": []any{map[string]any{"type": "file", "file_id": file}}}
+	return map[string]any{"agent": b.agent(), "environment_id": b.environment(),
+		"resources": []any{map[string]any{"type": "file", "file_id": file}}}
 }

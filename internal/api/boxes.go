@@ -57,7 +57,8 @@ type boxOut struct {
 }
 
 func showBox(b outboard.Box) boxOut {
-	out := boxOut{Type: "sandbox", ID: string(b.ID), State: string(b.State), Template: b.Template, Metadata: b.Metadata, CreatedAt: b.CreatedAt,
+	out := boxOut{Type: "sandbox", ID: string(b.ID), State: string(b.State), Template: b.Template, Metadata: b.Metadata,
+		CreatedAt: b.CreatedAt,
 		StartedAt: b.StartedAt, EndAt: b.EndAt, OnTimeout: "kill"}
 	if out.Metadata == nil {
 		out.Metadata = map[string]string{}
@@ -89,7 +90,8 @@ func (s *server) createBox(r *request) (any, error) {
 		p.Net, p.Headers = in.Network.settings(), in.Network.headers()
 	}
 	if l := in.Limits; l != nil {
-		p.Limits = outboard.SandboxLimits{MemoryBytes: l.MemoryBytes, CPUs: l.CPUs, Pids: l.Pids, DiskBytes: l.DiskBytes}
+		p.Limits = outboard.SandboxLimits{MemoryBytes: l.MemoryBytes, CPUs: l.CPUs, Pids: l.Pids,
+			DiskBytes: l.DiskBytes}
 	}
 	if in.OnTimeout != nil {
 		switch *in.OnTimeout {
@@ -235,10 +237,11 @@ func (s *server) startProcess(r *request) (any, error) {
 	if in.Timeout != nil {
 		p.TimeoutMs = boxTTL(*in.Timeout).Milliseconds()
 	}
-	return nil, s.processStream(r, func(ctx context.Context, f func(control.ProcessEvent) error) (control.ProcessExit, error) {
-		_, exit, err := m.StartProcess(ctx, p, f)
-		return exit, err
-	})
+	return nil, s.processStream(r,
+		func(ctx context.Context, f func(control.ProcessEvent) error) (control.ProcessExit, error) {
+			_, exit, err := m.StartProcess(ctx, p, f)
+			return exit, err
+		})
 }
 
 // attachProcess streams what a process does from a cursor on.
@@ -257,9 +260,10 @@ func (s *server) attachProcess(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, s.processStream(r, func(ctx context.Context, f func(control.ProcessEvent) error) (control.ProcessExit, error) {
-		return m.AttachProcess(ctx, ref, from, f)
-	})
+	return nil, s.processStream(r,
+		func(ctx context.Context, f func(control.ProcessEvent) error) (control.ProcessExit, error) {
+			return m.AttachProcess(ctx, ref, from, f)
+		})
 }
 
 // process reads which process the path names.
@@ -282,7 +286,8 @@ type boxStream struct {
 func (b *boxStream) write(text string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.rc.SetWriteDeadline(time.Now().Add(b.s.writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := b.rc.SetWriteDeadline(time.Now().Add(b.s.writeTimeout)); err != nil &&
+		!errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	if _, err := io.WriteString(b.w, text); err != nil {
@@ -317,7 +322,8 @@ func (b *boxStream) keepalive(ctx context.Context) {
 
 // processStream answers with the events that run is told. A refusal before the first one is an ordinary error,
 // what fails later the last event.
-func (s *server) processStream(r *request, run func(context.Context, func(control.ProcessEvent) error) (control.ProcessExit, error)) error {
+func (s *server) processStream(r *request,
+	run func(context.Context, func(control.ProcessEvent) error) (control.ProcessExit, error)) error {
 	done, err := s.ctl.OpenStream(r.Context(), r.by.In())
 	if err != nil {
 		return err
@@ -329,7 +335,8 @@ func (s *server) processStream(r *request, run func(context.Context, func(contro
 	defer cancel()
 	wg.Go(func() { s.ctl.While(ctx, cancel, r.by) })
 	b := &boxStream{s: s, w: r.w, rc: http.NewResponseController(r.w)}
-	streams := map[control.ProcessKind]string{control.Stdout: "stdout", control.Stderr: "stderr", control.Terminal: "terminal"}
+	streams := map[control.ProcessKind]string{control.Stdout: "stdout", control.Stderr: "stderr",
+		control.Terminal: "terminal"}
 	begun := false
 	var cursor int64
 	exit, err := run(ctx, func(e control.ProcessEvent) error {
@@ -369,7 +376,8 @@ func (s *server) processStream(r *request, run func(context.Context, func(contro
 }
 
 // onProcess runs one request about a process.
-func (s *server) onProcess(r *request, do func(ctx context.Context, m control.Sandbox, ref control.ProcessRef) error) (any, error) {
+func (s *server) onProcess(r *request,
+	do func(ctx context.Context, m control.Sandbox, ref control.ProcessRef) error) (any, error) {
 	ref, err := r.process()
 	if err != nil {
 		return nil, err
@@ -424,7 +432,8 @@ func (s *server) signalProcess(r *request) (any, error) {
 }
 
 // onFile runs one request about a file.
-func (s *server) onFile(r *request, do func(ctx context.Context, m control.Sandbox, ref control.FileRef) (any, error)) (any, error) {
+func (s *server) onFile(r *request,
+	do func(ctx context.Context, m control.Sandbox, ref control.FileRef) (any, error)) (any, error) {
 	ref := control.FileRef{Path: control.Name(r.query.Get("path")), User: r.query.Get("user")}
 	if ref.Path == "" {
 		return nil, bad("path: required")
@@ -449,7 +458,8 @@ type boxFileOut struct {
 }
 
 func showBoxFile(e control.Entry) boxFileOut {
-	return boxFileOut{"sandbox_file", string(e.Path), e.Kind, e.Size, fmt.Sprintf("%04o", e.Mode), e.Owner, time.UnixMicro(e.ModTime).UTC(), string(e.Target)}
+	return boxFileOut{"sandbox_file", string(e.Path), e.Kind, e.Size, fmt.Sprintf("%04o", e.Mode), e.Owner,
+		time.UnixMicro(e.ModTime).UTC(), string(e.Target)}
 }
 
 func (s *server) readBoxFile(r *request) (any, error) {

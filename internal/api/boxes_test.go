@@ -74,7 +74,8 @@ func TestBoxes(t *testing.T) {
 	at := "/v1/boxes/" + box.ID
 	status, body = r.do("POST", at+"/processes", `{"argv":["sh","-c","echo $A; echo x >&2; exit 3"]}`)
 	events := boxEvents(t, body)
-	if status != 200 || len(events) != 4 || events[0].Type != "process.started" || events[3].ExitCode == nil || *events[3].ExitCode != 3 {
+	if status != 200 || len(events) != 4 || events[0].Type != "process.started" || events[3].ExitCode == nil ||
+		*events[3].ExitCode != 3 {
 		t.Fatalf("a process: %d %s", status, body)
 	}
 	said := map[string]string{}
@@ -84,7 +85,8 @@ func TestBoxes(t *testing.T) {
 	if said["stdout"] != "b\n" || said["stderr"] != "x\n" {
 		t.Errorf("it said %q", said)
 	}
-	again := at + "/processes/" + strconv.Itoa(events[0].Pid) + "/stream?from=" + strconv.FormatInt(events[1].Cursor, 10)
+	again := at + "/processes/" + strconv.Itoa(events[0].Pid) + "/stream?from=" +
+		strconv.FormatInt(events[1].Cursor, 10)
 	if status, body = r.do("GET", again, ""); status != 200 || len(boxEvents(t, body)) != 3 {
 		t.Errorf("attached from a cursor: %d %s", status, body)
 	}
@@ -94,7 +96,8 @@ func TestBoxes(t *testing.T) {
 	if status, body = r.do("GET", at+"/files/content?path=d/f", ""); status != 200 || body != "content" {
 		t.Errorf("reading: %d %s", status, body)
 	}
-	if status, body = r.do("GET", at+"/files?path=d&depth=1", ""); status != 200 || strings.Count(body, "sandbox_file") != 2 {
+	if status, body = r.do("GET", at+"/files?path=d&depth=1", ""); status != 200 ||
+		strings.Count(body, "sandbox_file") != 2 {
 		t.Errorf("listing: %d %s", status, body)
 	}
 	if status, body = r.do("POST", at+"/pause", ""); status != 200 || !strings.Contains(body, `"paused"`) {
@@ -107,15 +110,23 @@ func TestBoxes(t *testing.T) {
 		method, path, body string
 		status             int
 	}{
-		"an unknown member": {"POST", "/v1/boxes", `{"x":1}`, 400}, "no such template": {"POST", "/v1/boxes", `{"template":"none"}`, 404},
-		"an odd end": {"POST", "/v1/boxes", `{"on_timeout":"explode"}`, 400}, "an endless time": {"POST", at + "/timeout", `{"timeout_seconds":99999999999}`, 400},
-		"another's id": {"GET", "/v1/boxes/boxaaaaaaaaaaaaaaaaaaaa", "", 404}, "a path for an id": {"GET", "/v1/boxes/..%2fx", "", 404},
-		"no program": {"POST", at + "/processes", `{"argv":[]}`, 400}, "a missing one": {"POST", at + "/processes", `{"argv":["no-such-program"]}`, 400},
-		"no such process": {"POST", at + "/processes/99999/signal", `{"signal":9}`, 404}, "no number": {"POST", at + "/processes/x/signal", `{"signal":9}`, 400},
-		"an odd cursor": {"GET", at + "/processes/1/stream?from=-7", "", 400}, "no path": {"GET", at + "/files/content", "", 400},
-		"a missing file": {"GET", at + "/files/content?path=none", "", 404}, "a directory": {"GET", at + "/files/content?path=d", "", 400},
+		"an unknown member": {"POST", "/v1/boxes", `{"x":1}`, 400}, "no such template": {"POST", "/v1/boxes",
+			`{"template":"none"}`, 404},
+		"an odd end": {"POST", "/v1/boxes", `{"on_timeout":"explode"}`, 400}, "an endless time": {"POST", at +
+			"/timeout", `{"timeout_seconds":99999999999}`, 400},
+		"another's id": {"GET", "/v1/boxes/boxaaaaaaaaaaaaaaaaaaaa", "", 404}, "a path for an id": {"GET",
+			"/v1/boxes/..%2fx", "", 404},
+		"no program": {"POST", at + "/processes", `{"argv":[]}`, 400}, "a missing one": {"POST", at + "/processes",
+			`{"argv":["no-such-program"]}`, 400},
+		"no such process": {"POST", at + "/processes/99999/signal", `{"signal":9}`, 404}, "no number": {"POST", at +
+			"/processes/x/signal", `{"signal":9}`, 400},
+		"an odd cursor": {"GET", at + "/processes/1/stream?from=-7", "", 400}, "no path": {"GET", at + "/files/content",
+			"", 400},
+		"a missing file": {"GET", at + "/files/content?path=none", "", 404}, "a directory": {"GET", at +
+			"/files/content?path=d", "", 400},
 	} {
-		if status, body := r.do(c.method, c.path, c.body); status != c.status || !strings.Contains(body, `"type":"error"`) {
+		if status, body := r.do(c.method, c.path, c.body); status != c.status ||
+			!strings.Contains(body, `"type":"error"`) {
 			t.Errorf("%s: %d %s, want %d", what, status, body, c.status)
 		}
 	}

@@ -7,9 +7,10 @@ import (
 
 // boxNetworkIn is what a sandbox of a client's own may reach, within what the server lets any of them reach.
 type boxNetworkIn struct {
-	Closed bool     `json:"closed"` // nothing but allow
-	Allow  []string `json:"allow"`  // names, *.name, IP addresses, networks, or *; addresses and networks that are exceptions from deny
-	Deny   []string `json:"deny"`   // networks
+	Closed bool `json:"closed"` // nothing but allow
+	// names, *.name, IP addresses, networks, or *; addresses and networks that are exceptions from deny
+	Allow []string `json:"allow"`
+	Deny  []string `json:"deny"` // networks
 
 	Headers map[string]map[string]string `json:"headers"` // to set, by host and name; never shown again
 
@@ -52,7 +53,8 @@ func (s *server) setBoxNetwork(r *request) (any, error) {
 	if err := r.decode(&in); err != nil {
 		return nil, err
 	}
-	if _, err := s.ctl.SetBoxNetwork(r.Context(), r.by, boxID(r), in.settings(), in.headers(), in.password()); err != nil {
+	if _, err := s.ctl.SetBoxNetwork(r.Context(), r.by, boxID(r), in.settings(), in.headers(),
+		in.password()); err != nil {
 		return nil, err
 	}
 	return s.boxNetwork(r)

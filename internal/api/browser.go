@@ -11,8 +11,9 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// What a browser may do here: nothing on behalf of another page. There are no cookies, so no page has a right that it does not hold in
-// its hands; what is here keeps pages from the routes that want no key, and from telling what a server on loopback is.
+// What a browser may do here: nothing on behalf of another page. There are no cookies, so no page has a right
+// that it does not hold in its hands; what is here keeps pages from the routes that want no key, and from
+// telling what a server on loopback is.
 
 // hosted refuses requests that arrived under a name which is not this server's.
 func (s *server) hosted(next http.Handler) http.Handler {
@@ -41,11 +42,13 @@ func (s *server) knownHost(hostport string) bool {
 		return true // an address cannot be rebound
 	}
 	return host == "localhost" || strings.HasSuffix(host, ".localhost") ||
-		slices.Contains(s.hosts, "*") || slices.ContainsFunc(s.hosts, func(h string) bool { return strings.EqualFold(h, host) })
+		slices.Contains(s.hosts, "*") || slices.ContainsFunc(s.hosts,
+		func(h string) bool { return strings.EqualFold(h, host) })
 }
 
-// fromHere refuses what a page of another origin sends, whatever the method: reading is refused as well, and so are WebSockets, which
-// begin with a GET that no preflight precedes. Pages of sandboxes count as another origin though they may be on this machine.
+// fromHere refuses what a page of another origin sends, whatever the method: reading is refused as well, and so
+// are WebSockets, which begin with a GET that no preflight precedes. Pages of sandboxes count as another origin
+// though they may be on this machine.
 func (s *server) fromHere(next http.Handler) http.Handler {
 	origin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

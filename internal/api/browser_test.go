@@ -50,15 +50,20 @@ func TestRebinding(t *testing.T) {
 	own, _ := url.Parse(b.url)
 	_, port, _ := net.SplitHostPort(own.Host)
 	key := "X-Api-Key: " + b.key
-	for _, host := range []string{own.Host, "localhost:" + port, "LOCALHOST:" + port, "localhost.:" + port, "[::1]:" + port} { // the control
+	// the control
+	for _, host := range []string{own.Host, "localhost:" + port, "LOCALHOST:" + port, "localhost.:" + port, "[::1]:" +
+		port} {
 		if resp := b.wire("GET", "/v1/agents", host, "", key, "Sec-Fetch-Site: same-origin"); resp.StatusCode != 200 {
 			t.Errorf("the control %s: %d", host, resp.StatusCode)
 		}
 	}
-	for _, host := range []string{"evil.test:" + port, "evil.test", "localhost.evil.test:" + port, "127.0.0.1.evil.test:" + port, "evil.test.:" + port,
-		"127.0.0.1.nip.io:" + port, "notlocalhost:" + port, "localhost:80:80", "1.evil", "0x7f.1:" + port, "2130706433:" + port, "localhost%2eevil.test"} {
+	for _, host := range []string{"evil.test:" + port, "evil.test", "localhost.evil.test:" + port,
+		"127.0.0.1.evil.test:" + port, "evil.test.:" + port,
+		"127.0.0.1.nip.io:" + port, "notlocalhost:" + port, "localhost:80:80", "1.evil", "0x7f.1:" +
+			port, "2130706433:" + port, "localhost%2eevil.test"} {
 		for _, path := range []string{"/healthz", "/v1/agents", "/v1/outboard/login", "/nowhere"} {
-			resp := b.wire("GET", path, host, "", key, "Origin: http://"+host, "Sec-Fetch-Site: same-origin", "X-Forwarded-Host: localhost", "Forwarded: host=localhost")
+			resp := b.wire("GET", path, host, "", key, "Origin: http://"+host, "Sec-Fetch-Site: same-origin",
+				"X-Forwarded-Host: localhost", "Forwarded: host=localhost")
 			if resp.StatusCode != 403 && resp.StatusCode != 400 { // 400 is net/http's own for a name that is none
 				t.Errorf("%s at %s: %d", path, host, resp.StatusCode)
 			}
@@ -76,13 +81,16 @@ func TestCrossSite(t *testing.T) {
 	own, _ := url.Parse(b.url)
 	key := "X-Api-Key: " + b.key // held by no page: with it, only the origin is wrong
 	text := "Content-Type: text/plain"
-	if resp := b.wire("POST", "/v1/agents", "", `{"name":"a","model":"script/steps"}`, key, text, "Origin: "+b.url, "Sec-Fetch-Site: same-origin"); resp.StatusCode != 200 {
+	if resp := b.wire("POST", "/v1/agents", "", `{"name":"a","model":"script/steps"}`, key, text, "Origin: "+b.url,
+		"Sec-Fetch-Site: same-origin"); resp.StatusCode != 200 {
 		t.Fatalf("the control: %d", resp.StatusCode)
 	}
-	if resp := b.wire("GET", "/v1/agents", "", "", key, "Sec-Fetch-Site: none"); resp.StatusCode != 200 { // typed into the address bar
+	// typed into the address bar
+	if resp := b.wire("GET", "/v1/agents", "", "", key, "Sec-Fetch-Site: none"); resp.StatusCode != 200 {
 		t.Fatalf("the control: %d", resp.StatusCode)
 	}
-	upgrade := []string{"Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="}
+	upgrade := []string{"Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
+		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="}
 	pages := map[string][]string{
 		"another site":                 {"Origin: https://evil.test", "Sec-Fetch-Site: cross-site"},
 		"another site, an old browser": {"Origin: https://evil.test"},
@@ -93,9 +101,11 @@ func TestCrossSite(t *testing.T) {
 		"an image or a form, no-cors":  {"Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors"},
 		"another scheme":               {"Origin: https://" + own.Host + ".evil.test"},
 		"a WebSocket":                  append([]string{"Origin: https://evil.test"}, upgrade...),
-		"a WebSocket, new":             append([]string{"Origin: https://evil.test", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: websocket"}, upgrade...),
+		"a WebSocket, new": append([]string{"Origin: https://evil.test", "Sec-Fetch-Site: cross-site",
+			"Sec-Fetch-Mode: websocket"}, upgrade...),
 	}
-	routes := []string{"POST /v1/agents", "GET /v1/agents", "GET /v1/sessions/sesn_1/events/stream", "DELETE /v1/agents/agent_1", "PUT /v1/boxes/sbx_1/files/content",
+	routes := []string{"POST /v1/agents", "GET /v1/agents", "GET /v1/sessions/sesn_1/events/stream",
+		"DELETE /v1/agents/agent_1", "PUT /v1/boxes/sbx_1/files/content",
 		"POST /v1/outboard/login/start", "POST /v1/outboard/login", "GET /healthz", "HEAD /healthz", "OPTIONS /v1/agents", "POST /v1/kills", "GET /nowhere"}
 	for name, headers := range pages {
 		for _, route := range routes {
@@ -109,18 +119,22 @@ func TestCrossSite(t *testing.T) {
 					t.Errorf("%s, %s: the answer has %s", name, route, h)
 				}
 			}
-			if resp.Header.Get("Cross-Origin-Resource-Policy") != "same-origin" || resp.Header.Get("X-Content-Type-Options") != "nosniff" ||
+			if resp.Header.Get("Cross-Origin-Resource-Policy") != "same-origin" ||
+				resp.Header.Get("X-Content-Type-Options") != "nosniff" ||
 				!strings.Contains(resp.Header.Get("Content-Security-Policy"), "frame-ancestors 'none'") {
 				t.Errorf("%s, %s: headers %v", name, route, resp.Header)
 			}
 		}
 	}
-	preflight := b.wire("OPTIONS", "/v1/agents", "", "", "Origin: https://evil.test", "Access-Control-Request-Method: POST",
+	preflight := b.wire("OPTIONS", "/v1/agents", "", "", "Origin: https://evil.test",
+		"Access-Control-Request-Method: POST",
 		"Access-Control-Request-Headers: x-api-key,content-type", "Access-Control-Request-Private-Network: true")
-	if preflight.StatusCode != 403 || preflight.Header.Get("Access-Control-Allow-Origin") != "" || preflight.Header.Get("Access-Control-Allow-Private-Network") != "" {
+	if preflight.StatusCode != 403 || preflight.Header.Get("Access-Control-Allow-Origin") != "" ||
+		preflight.Header.Get("Access-Control-Allow-Private-Network") != "" {
 		t.Errorf("preflight: %d %v", preflight.StatusCode, preflight.Header)
 	}
-	if resp := b.wire("GET", "/v1/agents", "", "", append([]string{key, "Origin: " + b.url}, upgrade...)...); resp.StatusCode == http.StatusSwitchingProtocols {
+	if resp := b.wire("GET", "/v1/agents", "", "", append([]string{key, "Origin: " + b.url},
+		upgrade...)...); resp.StatusCode == http.StatusSwitchingProtocols {
 		t.Error("a WebSocket was opened, and nobody speaks one")
 	}
 }
@@ -129,7 +143,8 @@ func TestCrossSite(t *testing.T) {
 // read from an address, which pages, logs and histories see.
 func TestSimpleRequests(t *testing.T) {
 	b := newBench(t)
-	for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "text/plain; application/json", "application/jsonx"} {
+	for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
+		"", "text/plain; application/json", "application/jsonx"} {
 		for _, path := range []string{"/v1/outboard/login/start", "/v1/outboard/login"} {
 			resp := b.wire("POST", path, "", `{}`, "Content-Type: "+kind)
 			body, _ := io.ReadAll(resp.Body)
@@ -138,7 +153,8 @@ func TestSimpleRequests(t *testing.T) {
 			}
 		}
 	}
-	resp := b.wire("POST", "/v1/outboard/login", "", `{}`, "Content-Type: application/json; charset=utf-8") // the control: past that check
+	// the control: past that check
+	resp := b.wire("POST", "/v1/outboard/login", "", `{}`, "Content-Type: application/json; charset=utf-8")
 	if body, _ := io.ReadAll(resp.Body); strings.Contains(string(body), "content type") {
 		t.Errorf("JSON: %s", body)
 	}

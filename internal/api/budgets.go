@@ -69,7 +69,8 @@ func decodeBudget(raw json.RawMessage) (outboard.Cost, error) {
 		return 0, bad("budget.max_list_cost.currency: must be USD, not %q", clip(max.Currency))
 	}
 	if !cents.MatchString(max.Amount) {
-		return 0, bad("budget.max_list_cost.amount: must be whole cents above 0 as a string, such as \"2500\", not %q", clip(max.Amount))
+		return 0, bad("budget.max_list_cost.amount: must be whole cents above 0 as a string, such as \"2500\", not %q",
+			clip(max.Amount))
 	}
 	n, err := strconv.ParseInt(max.Amount, 10, 64)
 	if err != nil || n > 1e9 {
@@ -122,7 +123,8 @@ func showSpend(s outboard.Spend, zero bool) spendOut {
 }
 
 func showBudget(b outboard.Budget) budgetOut {
-	return budgetOut{"budget", string(b.ID), string(b.Scope), b.Target, showSpend(b.Limit, false), showSpend(b.Spent, true),
+	return budgetOut{"budget", string(b.ID), string(b.Scope), b.Target, showSpend(b.Limit, false),
+		showSpend(b.Spent, true),
 		showSpend(b.Held, true), textOrNull(b.Short(outboard.Spend{}, false)), stamp(b.CreatedAt), stamp(b.UpdatedAt)}
 }
 
@@ -151,7 +153,8 @@ func (s *server) listBudgets(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(q, list, func(b outboard.Budget) (string, time.Time) { return string(b.ID), b.CreatedAt }, showBudget), nil
+	return pageOf(q, list, func(b outboard.Budget) (string, time.Time) { return string(b.ID), b.CreatedAt },
+		showBudget), nil
 }
 
 func (s *server) setBudget(r *request) (any, error) {
@@ -167,7 +170,8 @@ func (s *server) setBudget(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := s.ctl.SetBudget(r.Context(), r.by, outboard.Budget{Scope: outboard.BudgetScope(in.Scope), Target: in.Target, Limit: limit})
+	b, err := s.ctl.SetBudget(r.Context(), r.by, outboard.Budget{Scope: outboard.BudgetScope(in.Scope),
+		Target: in.Target, Limit: limit})
 	if err != nil {
 		return nil, err
 	}

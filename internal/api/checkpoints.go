@@ -56,7 +56,8 @@ func (s *server) listCheckpoints(r *request) (any, error) {
 		out.StoredBytes = &n
 	}
 	for _, k := range list {
-		out.Data = append(out.Data, checkpointOut{Type: "checkpoint", ID: string(k.ID), SessionID: string(k.Session), Seq: k.Seq,
+		out.Data = append(out.Data, checkpointOut{Type: "checkpoint", ID: string(k.ID), SessionID: string(k.Session),
+			Seq:    k.Seq,
 			CallID: textOrNull(string(k.Call)), ParentID: textOrNull(string(k.Parent)), Size: k.Delta.Size, Durable: k.Durable,
 			Lost: textOrNull(lost(&k.Checkpoint)), Current: k.Current, CreatedAt: stamp(k.CreatedAt)})
 	}
@@ -105,13 +106,15 @@ func showPath(e *control.FileState) *pathOut {
 	return &pathOut{e.Type, e.Mode, e.Size, textOrNull(e.Link)}
 }
 
-// compareCheckpoints answers what changed between two states of a session's workspace, each named by a checkpoint or a position.
+// compareCheckpoints answers what changed between two states of a session's workspace, each named by a
+// checkpoint or a position.
 func (s *server) compareCheckpoints(r *request) (any, error) {
 	patch, err := r.flag("patch")
 	if err != nil {
 		return nil, err
 	}
-	cmp, err := s.ctl.CompareCheckpoints(r.Context(), r.by, outboard.SessionID(r.PathValue("session")), r.query.Get("from"), r.query.Get("to"), patch)
+	cmp, err := s.ctl.CompareCheckpoints(r.Context(), r.by, outboard.SessionID(r.PathValue("session")),
+		r.query.Get("from"), r.query.Get("to"), patch)
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,8 @@ func decodeAuth(raw json.RawMessage, create bool) (string, authChange, error) {
 		outboard.AuthHeader: decodeHeader, outboard.AuthAWS: decodeAWS, outboard.AuthGitHub: decodeGitHub,
 	}[kind]
 	if decode == nil {
-		return kind, nil, bad("auth.type: must be mcp_oauth, static_bearer, environment_variable, outboard_header, outboard_aws or outboard_github_app, not %q", clip(kind))
+		return kind, nil, bad("auth.type: must be mcp_oauth, static_bearer, environment_variable, outboard_header, "+
+			"outboard_aws or outboard_github_app, not %q", clip(kind))
 	}
 	change, err := decode(path, raw, create)
 	return kind, change, err
@@ -63,7 +64,8 @@ func decodeBearer(path string, raw json.RawMessage, create bool) (authChange, er
 		URL   *string `json:"mcp_server_url"`
 		Token *string `json:"token"`
 	}
-	err := cmpErr(object(path, raw, &in), immutable(path, "mcp_server_url", in.URL, create), needed(path, "token", in.Token != nil, create))
+	err := cmpErr(object(path, raw, &in), immutable(path, "mcp_server_url", in.URL, create),
+		needed(path, "token", in.Token != nil, create))
 	return func(a *outboard.Auth, s *control.Secrets) error {
 		keep(&a.MCPServerURL, in.URL)
 		put(&s.Value, in.Token)
@@ -83,7 +85,8 @@ func decodeOAuth(path string, raw json.RawMessage, create bool) (authChange, err
 		Refresh   json.RawMessage `json:"refresh"`
 	}
 	err := object(path, raw, &in)
-	err = cmpErr(err, immutable(path, "mcp_server_url", in.URL, create), needed(path, "access_token", in.Token != nil, create))
+	err = cmpErr(err, immutable(path, "mcp_server_url", in.URL, create),
+		needed(path, "access_token", in.Token != nil, create))
 	if err != nil {
 		return nil, err
 	}
@@ -119,8 +122,10 @@ func decodeRefresh(path string, raw json.RawMessage, create bool) (authChange, e
 		Auth     json.RawMessage `json:"token_endpoint_auth"`
 	}
 	err := object(path, raw, &in)
-	err = cmpErr(err, immutable(path, "token_endpoint", in.Endpoint, create), immutable(path, "client_id", in.Client, create),
-		needed(path, "refresh_token", in.Token != nil, create), needed(path, "token_endpoint_auth", !isNull(in.Auth), create))
+	err = cmpErr(err, immutable(path, "token_endpoint", in.Endpoint, create),
+		immutable(path, "client_id", in.Client, create),
+		needed(path, "refresh_token", in.Token != nil, create), needed(path, "token_endpoint_auth", !isNull(in.Auth),
+			create))
 	if err != nil {
 		return nil, err
 	}
@@ -171,14 +176,17 @@ func decodeVariable(path string, raw json.RawMessage, create bool) (authChange, 
 	var extra variableExtra
 	err := object(path, raw, &in)
 	if err == nil && in.Location != nil {
-		err = cmpErr(object(path+".injection_location", in.Location, &at), notNull(path+".injection_location.header", at.Header.null),
-			notNull(path+".injection_location.body", at.Body.null), notNull(path+".injection_location.path", at.Path.null),
+		err = cmpErr(object(path+".injection_location", in.Location, &at),
+			notNull(path+".injection_location.header", at.Header.null),
+			notNull(path+".injection_location.body", at.Body.null), notNull(path+".injection_location.path",
+				at.Path.null),
 			notNull(path+".injection_location.query", at.Query.null))
 	}
 	if err == nil && !isNull(in.Outboard) {
 		err = object(path+".outboard", in.Outboard, &extra)
 	}
-	err = cmpErr(err, immutable(path, "secret_name", in.Name, create), needed(path, "secret_value", in.Value != nil, create),
+	err = cmpErr(err, immutable(path, "secret_name", in.Name, create),
+		needed(path, "secret_value", in.Value != nil, create),
 		needed(path, "networking", !isNull(in.Networking), create))
 	if err != nil {
 		return nil, err
@@ -275,7 +283,8 @@ func decodeHeader(path string, raw json.RawMessage, create bool) (authChange, er
 		Format  *string   `json:"format"`
 	}
 	err := object(path, raw, &in)
-	err = cmpErr(err, immutable(path, "name", in.Name, create), needed(path, "hosts", in.Hosts != nil, create), needed(path, "value", in.Value != nil, create))
+	err = cmpErr(err, immutable(path, "name", in.Name, create), needed(path, "hosts", in.Hosts != nil, create),
+		needed(path, "value", in.Value != nil, create))
 	rule := ruleIn{in.Name, in.Hosts, in.Methods, in.Paths, in.Ports}
 	return func(a *outboard.Auth, s *control.Secrets) error {
 		rule.apply(a)
@@ -307,8 +316,10 @@ func decodeAWS(path string, raw json.RawMessage, create bool) (authChange, error
 		Region  *string       `json:"region"`
 	}
 	err := object(path, raw, &in)
-	err = cmpErr(err, immutable(path, "name", in.Name, create), needed(path, "hosts", in.Hosts != nil, create), immutable(path, "service", in.Service, create),
-		immutable(path, "region", in.Region, create), needed(path, "access_key_id", in.KeyID != nil, create), needed(path, "secret_access_key", in.Key != nil, create))
+	err = cmpErr(err, immutable(path, "name", in.Name, create), needed(path, "hosts", in.Hosts != nil, create),
+		immutable(path, "service", in.Service, create),
+		immutable(path, "region", in.Region, create), needed(path, "access_key_id", in.KeyID != nil,
+			create), needed(path, "secret_access_key", in.Key != nil, create))
 	rule := ruleIn{in.Name, in.Hosts, in.Methods, in.Paths, in.Ports}
 	return func(a *outboard.Auth, s *control.Secrets) error {
 		rule.apply(a)
@@ -338,8 +349,10 @@ func decodeGitHub(path string, raw json.RawMessage, create bool) (authChange, er
 		Permissions  *map[string]string `json:"permissions"`
 	}
 	err := object(path, raw, &in)
-	err = cmpErr(err, immutable(path, "name", in.Name, create), needed(path, "app_id", in.App != nil, create), needed(path, "installation_id", in.Installation != nil, create),
-		needed(path, "private_key", in.Key != nil, create), needed(path, "repositories", in.Repositories != nil, create), needed(path, "permissions", in.Permissions != nil, create))
+	err = cmpErr(err, immutable(path, "name", in.Name, create), needed(path, "app_id", in.App != nil, create),
+		needed(path, "installation_id", in.Installation != nil, create),
+		needed(path, "private_key", in.Key != nil, create), needed(path, "repositories", in.Repositories != nil,
+			create), needed(path, "permissions", in.Permissions != nil, create))
 	rule := ruleIn{in.Name, in.Hosts, in.Methods, in.Paths, in.Ports}
 	return func(a *outboard.Auth, s *control.Secrets) error {
 		rule.apply(a)
@@ -439,7 +452,8 @@ func (s *server) listCredentials(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(q, list, func(c outboard.Credential) (string, time.Time) { return string(c.ID), c.CreatedAt }, showCredential), nil
+	return pageOf(q, list, func(c outboard.Credential) (string, time.Time) { return string(c.ID), c.CreatedAt },
+		showCredential), nil
 }
 
 func (s *server) validateCredential(r *request) (any, error) {

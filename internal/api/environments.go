@@ -146,7 +146,8 @@ func decodePackages(raw json.RawMessage) (func(*outboard.EnvConfig), error) {
 	return func(c *outboard.EnvConfig) {
 		merged := map[string][]string{}
 		maps.Copy(merged, c.Packages)
-		for k, v := range map[string]*[]string{"apt": in.Apt, "cargo": in.Cargo, "gem": in.Gem, "go": in.Go, "npm": in.Npm, "pip": in.Pip} {
+		for k, v := range map[string]*[]string{"apt": in.Apt, "cargo": in.Cargo, "gem": in.Gem, "go": in.Go,
+			"npm": in.Npm, "pip": in.Pip} {
 			if v != nil {
 				merged[k] = *v
 			}
@@ -273,5 +274,6 @@ func (s *server) listEnvironments(r *request) (any, error) {
 		return nil, err
 	}
 	q.more = more
-	return pageOf(q, list, func(e outboard.Environment) (string, time.Time) { return string(e.ID), e.CreatedAt }, showEnvironment), nil
+	return pageOf(q, list, func(e outboard.Environment) (string, time.Time) { return string(e.ID), e.CreatedAt },
+		showEnvironment), nil
 }

@@ -22,13 +22,14 @@ var answers = map[outboard.Kind]answer{
 	outboard.Unauthenticated: {http.StatusUnauthorized, "authentication_error"},
 	outboard.Denied:          {http.StatusForbidden, "permission_error"},
 	outboard.NotFound:        {http.StatusNotFound, "not_found_error"},
-	outboard.Conflict:        {http.StatusConflict, "invalid_request_error"}, // the OpenAPI document has no type of its own for it
-	outboard.TooLarge:        {http.StatusRequestEntityTooLarge, "request_too_large"},
-	outboard.Exhausted:       {http.StatusTooManyRequests, "rate_limit_error"},
-	outboard.Unavailable:     {http.StatusServiceUnavailable, "api_error"},
-	outboard.Unimplemented:   {http.StatusNotImplemented, "api_error"},
-	outboard.Canceled:        {499, "api_error"},
-	outboard.Internal:        {http.StatusInternalServerError, "api_error"},
+	// the OpenAPI document has no type of its own for it
+	outboard.Conflict:      {http.StatusConflict, "invalid_request_error"},
+	outboard.TooLarge:      {http.StatusRequestEntityTooLarge, "request_too_large"},
+	outboard.Exhausted:     {http.StatusTooManyRequests, "rate_limit_error"},
+	outboard.Unavailable:   {http.StatusServiceUnavailable, "api_error"},
+	outboard.Unimplemented: {http.StatusNotImplemented, "api_error"},
+	outboard.Canceled:      {499, "api_error"},
+	outboard.Internal:      {http.StatusInternalServerError, "api_error"},
 }
 
 type errorBody struct {
@@ -43,14 +44,16 @@ type errorDetail struct {
 	Details map[string]any `json:"details,omitempty"`
 }
 
-// errorFor makes the body and status for err. The text of an internal error stays in the server's log, but for what is said to be public.
+// errorFor makes the body and status for err. The text of an internal error stays in the server's log, but for
+// what is said to be public.
 func errorFor(err error, requestID string) (errorBody, int) {
 	kind := outboard.KindOf(err)
 	a, ok := answers[kind]
 	if !ok {
 		a = answers[outboard.Internal]
 	}
-	b := errorBody{Type: "error", Error: errorDetail{Type: a.kind, Message: "internal server error"}, RequestID: requestID}
+	b := errorBody{Type: "error", Error: errorDetail{Type: a.kind, Message: "internal server error"},
+		RequestID: requestID}
 	e, ok := errors.AsType[*outboard.Error](err)
 	told := outboard.PublicOf(err)
 	if !ok || kind == outboard.Internal && told == err.Error() {
@@ -90,7 +93,8 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
 	by, _ := r.Context().Value(callerKey{}).(outboard.Caller)
-	s.ctl.Refused(r.Context(), by, control.RefusedRequest{Route: cmp.Or(r.Pattern, r.Method), Path: r.URL.Path, From: r.RemoteAddr, Why: err})
+	s.ctl.Refused(r.Context(), by, control.RefusedRequest{Route: cmp.Or(r.Pattern, r.Method), Path: r.URL.Path,
+		From: r.RemoteAddr, Why: err})
 	writeJSON(w, status, body)
 }
 

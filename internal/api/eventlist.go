@@ -11,26 +11,28 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// logPage is how many log events one read of a listing takes at most, and minLogPage at least. In between it is half of what was asked
-// for: an event of the log is shown as one to three.
+// logPage is how many log events one read of a listing takes at most, and minLogPage at least. In between it is
+// half of what was asked for: an event of the log is shown as one to three.
 const (
 	logPage    = 500
 	minLogPage = 32
-	// maxPageBytes is from how much content on a page takes no further event: one may hold 32 MiB, and a page is made in memory.
+	// maxPageBytes is from how much content on a page takes no further event: one may hold 32 MiB, and a page is
+	// made in memory.
 	maxPageBytes = 32 << 20
 )
 
 // spread is how far a wire event's time may be from that of its log event.
 const spread = outboard.EventSpacing
 
-// shownAs says which log events each persisted wire type comes from. Types of features that are not built have none: they may be
-// asked for, and nothing is found.
+// shownAs says which log events each persisted wire type comes from. Types of features that are not built have
+// none: they may be asked for, and nothing is found.
 var shownAs = map[string][]outboard.EventType{
 	"user.message": {outboard.TypeInputProcessed}, "user.interrupt": {outboard.TypeInputProcessed},
 	"user.tool_confirmation": {outboard.TypeInputProcessed}, "system.message": {outboard.TypeInputProcessed},
 	"user.custom_tool_result": {outboard.TypeInputToolResult}, "user.tool_result": {outboard.TypeInputToolResult},
 	"agent.message": {outboard.TypeAgentMessage}, "agent.thinking": {outboard.TypeAgentThinking},
-	"agent.tool_use": {outboard.TypeCallRequested}, "agent.custom_tool_use": {outboard.TypeCallRequested, outboard.TypeCallOffered},
+	"agent.tool_use": {outboard.TypeCallRequested}, "agent.custom_tool_use": {outboard.TypeCallRequested,
+		outboard.TypeCallOffered},
 	"agent.tool_result":                 {outboard.TypeCallFinished},
 	"agent.thread_context_compacted":    {outboard.TypeContextCompacted},
 	"session.error":                     {outboard.TypeTurnRetrying, outboard.TypeTurnFailed},
@@ -113,8 +115,9 @@ type lister struct {
 	seen map[outboard.EventID]bool // ids on this page
 }
 
-// list returns one page and the cursor of the next, nil on the last. Queued inputs come after all processed events. They are
-// read first: an input that is processed meanwhile is then found twice, and given once, rather than not at all.
+// list returns one page and the cursor of the next, nil on the last. Queued inputs come after all processed
+// events. They are read first: an input that is processed meanwhile is then found twice, and given once, rather
+// than not at all.
 func (l *lister) list(ctx context.Context) ([]wireEvent, *cursor, error) {
 	l.seen = map[outboard.EventID]bool{}
 	waiting, err := l.ctl.Waiting(ctx, l.by, l.id)
@@ -192,7 +195,8 @@ func (l *lister) log(ctx context.Context, _ []outboard.Event) (full bool, err er
 		return false, nil
 	}
 	start := l.pos
-	q := control.EventQuery{Types: types, Desc: l.q.desc, Limit: min(max(l.q.limit/2, minLogPage), logPage), Bytes: maxPageBytes}
+	q := control.EventQuery{Types: types, Desc: l.q.desc, Limit: min(max(l.q.limit/2, minLogPage), logPage),
+		Bytes: maxPageBytes}
 	if !l.q.time.from.IsZero() {
 		q.Since = l.q.time.from.Add(-spread)
 	}

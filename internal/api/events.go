@@ -166,8 +166,9 @@ func (s *server) getThread(r *request) (any, error) {
 	return s.showThread(v), nil
 }
 
-// archiveThread refuses: threads are archived one by one while their session goes on, but for the primary one, which ends with it.
-// Archiving it as well is so asked for already where the session is, and answered with the thread.
+// archiveThread refuses: threads are archived one by one while their session goes on, but for the primary one,
+// which ends with it. Archiving it as well is so asked for already where the session is, and answered with the
+// thread.
 func (s *server) archiveThread(r *request) (any, error) {
 	if err := r.empty(); err != nil {
 		return nil, err

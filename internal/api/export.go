@@ -40,7 +40,8 @@ func (s *server) exportSession(r *request) (any, error) {
 
 // importSession makes a session from such a file, which is the request's body.
 func (s *server) importSession(r *request) (any, error) {
-	q := control.ImportRequest{Environment: outboard.EnvironmentID(r.query.Get("environment_id")), Model: r.query.Get("model")}
+	q := control.ImportRequest{Environment: outboard.EnvironmentID(r.query.Get("environment_id")),
+		Model: r.query.Get("model")}
 	if r.query.Has("title") {
 		q.Title = new(r.query.Get("title"))
 	}

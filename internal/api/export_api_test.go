@@ -44,7 +44,8 @@ func (b *bench) export(id string) []byte {
 	return b.ok("GET", "/v1/sessions/"+id+"/outboard/export", nil).body
 }
 
-// If this fails, a session that moves to another server arrives there without its conversation, with other files, or with secrets.
+// If this fails, a session that moves to another server arrives there without its conversation, with other
+// files, or with secrets.
 func TestExportGoesOnElsewhere(t *testing.T) {
 	here := whole(t, outboardtest.Options{})
 	there := whole(t, outboardtest.Options{Trusted: []string{here.signer()}})
@@ -63,7 +64,8 @@ func TestExportGoesOnElsewhere(t *testing.T) {
 	}
 	got := there.ok("POST", "/v1/outboard/import?title=moved", string(file))
 	id := got.str("id")
-	if got.get("usage.input_tokens").(float64) != 0 || got.str("title") != "moved" || got.str("status") != "idle" || id == k.id || got.str("agent.name") != "a" {
+	if got.get("usage.input_tokens").(float64) != 0 || got.str("title") != "moved" || got.str("status") != "idle" ||
+		id == k.id || got.str("agent.name") != "a" {
 		t.Errorf("the import is %s", got.body)
 	}
 	before, after := here.whole(k.id), there.whole(id)
@@ -87,7 +89,8 @@ func TestExportGoesOnElsewhere(t *testing.T) {
 	if again == id {
 		t.Error("the second import is the first one")
 	}
-	back := here.ok("POST", "/v1/outboard/import?trust="+url.QueryEscape(there.signer()), string(there.export(id))).str("id")
+	back := here.ok("POST", "/v1/outboard/import?trust="+url.QueryEscape(there.signer()),
+		string(there.export(id))).str("id")
 	evs = here.resume(back).turn(yamlStep(treeHash), "- say: home")
 	if r := texts(evs, "agent.tool_result"); r[0] != want {
 		t.Errorf("after the way back the tree is\n%swas\n%s", r[0], want)
@@ -145,7 +148,8 @@ func (x *exportFile) pack(t *testing.T, sign bool) string {
 		var entries []map[string]any
 		for _, n := range x.names[:len(x.names)-1] {
 			sum := sha256.Sum256(x.data[n])
-			entries = append(entries, map[string]any{"name": n, "size": len(x.data[n]), "sha256": hex.EncodeToString(sum[:])})
+			entries = append(entries, map[string]any{"name": n, "size": len(x.data[n]),
+				"sha256": hex.EncodeToString(sum[:])})
 		}
 		m["entries"] = entries
 		x.data["manifest.json"], _ = json.Marshal(m)
@@ -157,7 +161,8 @@ func (x *exportFile) pack(t *testing.T, sign bool) string {
 	}
 	tw := tar.NewWriter(zw)
 	for _, n := range x.names {
-		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: n, Size: int64(len(x.data[n])), Mode: 0o600}); err != nil {
+		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: n, Size: int64(len(x.data[n])),
+			Mode: 0o600}); err != nil {
 			t.Fatal(err)
 		}
 		tw.Write(x.data[n])
@@ -173,8 +178,8 @@ func (x *exportFile) replace(name, old, by string) {
 	x.data[name] = bytes.Replace(x.data[name], []byte(old), []byte(by), 1)
 }
 
-// If this fails, a file that was changed on its way, or made by an enemy, becomes a session, crashes the server, or reaches what
-// belongs to other sessions.
+// If this fails, a file that was changed on its way, or made by an enemy, becomes a session, crashes the server,
+// or reaches what belongs to other sessions.
 func TestImportRefusesWhatWasChanged(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	k := b.talk("always_allow")
@@ -189,7 +194,8 @@ func TestImportRefusesWhatWasChanged(t *testing.T) {
 			secret = after
 		}
 	}
-	if x := takeApart(t, good); b.do("POST", "/v1/outboard/import?unsigned=true", x.pack(t, true)).status != 200 { // positive control
+	// positive control
+	if x := takeApart(t, good); b.do("POST", "/v1/outboard/import?unsigned=true", x.pack(t, true)).status != 200 {
 		t.Fatal("an export that was taken apart and put together again is refused")
 	}
 	log := "events/00000001.jsonl"
@@ -200,7 +206,8 @@ func TestImportRefusesWhatWasChanged(t *testing.T) {
 		change     func(x *exportFile)
 	}{
 		{"a word of the log", "00000001.jsonl", false, func(x *exportFile) { x.replace(log, "first", "fiRst") }},
-		{"the config", "session.json", false, func(x *exportFile) { x.replace("session.json", `"name": "a"`, `"name": "b"`) }},
+		{"the config", "session.json", false,
+			func(x *exportFile) { x.replace("session.json", `"name": "a"`, `"name": "b"`) }},
 		{"a blob", "has the hash", false, func(x *exportFile) {
 			i := slices.IndexFunc(x.names, func(n string) bool { return strings.HasPrefix(n, "blobs/") })
 			x.data[x.names[i]][600] ^= 1
@@ -210,12 +217,15 @@ func TestImportRefusesWhatWasChanged(t *testing.T) {
 			x.names[i], x.names[i-1] = x.names[i-1], x.names[i]
 		}},
 		{"the log of another", "00000001.jsonl", false, func(x *exportFile) { x.data[log] = foreign.data[log] }},
-		{"the manifest of another", "another export's", false, func(x *exportFile) { x.data["manifest.json"] = foreign.data["manifest.json"] }},
+		{"the manifest of another", "another export's", false,
+			func(x *exportFile) { x.data["manifest.json"] = foreign.data["manifest.json"] }},
 		{"a missing entry", "is missing", false, func(x *exportFile) { x.names = slices.Delete(x.names, 3, 4) }},
 		{"no manifest", "cut off", false, func(x *exportFile) { x.names = x.names[:len(x.names)-1] }},
-		{"one more entry", "no meaning", true, func(x *exportFile) { x.names = slices.Insert(x.names, 1, "../../etc/passwd") }},
+		{"one more entry", "no meaning", true,
+			func(x *exportFile) { x.names = slices.Insert(x.names, 1, "../../etc/passwd") }},
 		{"an entry twice", "twice", true, func(x *exportFile) { x.names = slices.Insert(x.names, 2, "session.json") }},
-		{"another format", "reads outboard-export/1", true, func(x *exportFile) { x.data["format"] = []byte("outboard-export/9\n") }},
+		{"another format", "reads outboard-export/1", true,
+			func(x *exportFile) { x.data["format"] = []byte("outboard-export/9\n") }},
 		{"no format", "not like an export", true, func(x *exportFile) { x.names = x.names[1:] }},
 		{"a gap in the log", "event 3 after 1", true, func(x *exportFile) { x.replace(log, `"seq":2,`, `"seq":3,`) }},
 		{"an event twice", "twice", true, func(x *exportFile) {
@@ -224,20 +234,24 @@ func TestImportRefusesWhatWasChanged(t *testing.T) {
 			lines[2] = bytes.Replace(lines[2], []byte(id(lines[2])), []byte(id(lines[1])), 1)
 			x.data[log] = bytes.Join(lines, nil)
 		}},
-		{"an unknown event", "unknown type", true, func(x *exportFile) { x.replace(log, `"turn.started"`, `"turn.sterted"`) }},
+		{"an unknown event", "unknown type", true,
+			func(x *exportFile) { x.replace(log, `"turn.started"`, `"turn.sterted"`) }},
 		{"a wrong payload", "event", true, func(x *exportFile) { x.replace(log, `"turn":1`, `"turn":"1"`) }},
 		{"half a log", "ends with event", true, func(x *exportFile) {
 			lines := bytes.SplitAfter(x.data[log], []byte("\n"))
 			x.data[log] = bytes.Join(lines[:4], nil)
 		}},
 		{"no JSON", "no event", true, func(x *exportFile) { x.data[log] = []byte("{\n") }},
-		{"a long line", "reading the log", true, func(x *exportFile) { x.data[log] = bytes.Repeat([]byte("x"), 2*outboard.MaxConfigData+1<<20) }},
+		{"a long line", "reading the log", true,
+			func(x *exportFile) { x.data[log] = bytes.Repeat([]byte("x"), 2*outboard.MaxConfigData+1<<20) }},
 		{"content of another session", "no content", true, func(x *exportFile) {
 			_, mine, _ := strings.Cut(string(x.data["checkpoints.json"]), `"digest": "`)
 			x.replace("checkpoints.json", mine[:64], secret)
 		}},
-		{"a checkpoint of another", "end with", true, func(x *exportFile) { x.replace("session.json", `"checkpoint": "ckpt_01`, `"checkpoint": "ckpt_02`) }},
-		{"an unknown model", "model", true, func(x *exportFile) { x.replace("session.json", "script/steps", "nobody/xyz") }},
+		{"a checkpoint of another", "end with", true,
+			func(x *exportFile) { x.replace("session.json", `"checkpoint": "ckpt_01`, `"checkpoint": "ckpt_02`) }},
+		{"an unknown model", "model", true,
+			func(x *exportFile) { x.replace("session.json", "script/steps", "nobody/xyz") }},
 		{"an unknown field", "unknown field", true, func(x *exportFile) {
 			x.replace("session.json", `"in_turn"`, `"x"`)
 			x.replace("session.json", `"seq"`, `"vault_keys": 1, "seq"`)
@@ -249,7 +263,8 @@ func TestImportRefusesWhatWasChanged(t *testing.T) {
 		x := takeApart(t, good)
 		x.data["../../etc/passwd"] = []byte("x")
 		c.change(x)
-		if r := b.refused(400, c.says, "POST", "/v1/outboard/import?unsigned=true", x.pack(t, c.sign)); r.status != 400 {
+		if r := b.refused(400, c.says, "POST", "/v1/outboard/import?unsigned=true",
+			x.pack(t, c.sign)); r.status != 400 {
 			t.Errorf("%s: %d", c.name, r.status)
 		}
 	}
@@ -261,7 +276,8 @@ func TestImportRefusesWhatWasChanged(t *testing.T) {
 	}
 }
 
-// If this fails, a workspace leaves the server without anybody being able to say who took it, or although that could not be written down.
+// If this fails, a workspace leaves the server without anybody being able to say who took it, or although that
+// could not be written down.
 func TestWorkspaceDownloadIsAudited(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	k := b.talk("always_allow")
@@ -286,7 +302,8 @@ func TestWorkspaceDownloadIsAudited(t *testing.T) {
 	}
 }
 
-// If this fails, what was sent to a session cannot be had where it was not sent from, or can by others, or by nobody knows whom.
+// If this fails, what was sent to a session cannot be had where it was not sent from, or can by others, or by
+// nobody knows whom.
 func TestSentWorkspace(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	k := b.talk("always_allow")
@@ -297,7 +314,8 @@ func TestSentWorkspace(t *testing.T) {
 	up := b.upload("file", "w.tar:the work")
 	id := outboard.FileID(up.get("id").(string))
 	name := func(id outboard.FileID) {
-		b.ok("POST", "/v1/sessions/"+k.id, map[string]any{"metadata": map[string]string{"outboard.workspace": string(id) + ":tar"}})
+		b.ok("POST", "/v1/sessions/"+k.id,
+			map[string]any{"metadata": map[string]string{"outboard.workspace": string(id) + ":tar"}})
 	}
 	name(id)
 	if res := b.do("GET", path, nil); res.status != 200 || string(res.body) != "the work" {
@@ -311,7 +329,8 @@ func TestSentWorkspace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, foreign := range []outboard.File{{Org: f.Org, Session: "sesn_01JZZZZZZZZZZZZZZZZZZZZZZZ"}, {Org: "org_01JZZZZZZZZZZZZZZZZZZZZZZZ"}} {
+	for _, foreign := range []outboard.File{{Org: f.Org, Session: "sesn_01JZZZZZZZZZZZZZZZZZZZZZZZ"},
+		{Org: "org_01JZZZZZZZZZZZZZZZZZZZZZZZ"}} {
 		f.ID, f.Org, f.Session = outboard.NewID[outboard.FileID](outboard.PrefixFile), foreign.Org, foreign.Session
 		if err := b.store.PutFile(t.Context(), f); err != nil {
 			t.Fatal(err)
@@ -323,7 +342,8 @@ func TestSentWorkspace(t *testing.T) {
 	}
 }
 
-// If this fails, a session leaves the server without anybody being able to say who took it, or although that could not be written down.
+// If this fails, a session leaves the server without anybody being able to say who took it, or although that
+// could not be written down.
 func TestExportIsAudited(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	k := b.talk("always_allow")
@@ -343,7 +363,8 @@ func TestExportIsAudited(t *testing.T) {
 		t.Errorf("%d records of one export", n)
 	}
 	b.store.SealAudit(errors.New("closed by the test"))
-	if res := b.do("GET", "/v1/sessions/"+k.id+"/outboard/export", nil); res.status < 500 || bytes.HasPrefix(res.body, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
+	if res := b.do("GET", "/v1/sessions/"+k.id+"/outboard/export", nil); res.status < 500 ||
+		bytes.HasPrefix(res.body, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
 		t.Errorf("exported without a record: %d, %d bytes", res.status, len(res.body))
 	}
 }

@@ -192,7 +192,8 @@ func (r *request) fileIDs() ([]outboard.FileID, error) {
 }
 
 func (s *server) listFiles(r *request) (any, error) {
-	if slices.ContainsFunc(r.Header.Values("anthropic-beta"), func(v string) bool { return strings.Contains(v, legacyFiles) }) {
+	if slices.ContainsFunc(r.Header.Values("anthropic-beta"),
+		func(v string) bool { return strings.Contains(v, legacyFiles) }) {
 		return s.listFilesLegacy(r)
 	}
 	ids, err := r.fileIDs()
@@ -241,7 +242,8 @@ func (s *server) listFilesLegacy(r *request) (any, error) {
 		return nil, bad("before_id: cannot be combined with after_id")
 	}
 	list, more, err := s.filesBefore(r, scope, before, p)
-	if p.Cursor != "" && outboard.KindOf(err) == outboard.Invalid { // nothing else is left of the request that could be wrong
+	// nothing else is left of the request that could be wrong
+	if p.Cursor != "" && outboard.KindOf(err) == outboard.Invalid {
 		return nil, bad("after_id: there is no file %q in this list", clip(p.Cursor))
 	}
 	if err != nil {
@@ -257,9 +259,10 @@ func (s *server) listFilesLegacy(r *request) (any, error) {
 	return out, nil
 }
 
-// filesBefore returns the page that ends right before a file. The list runs newest first and is walked from its start, which is
-// what the old shape costs.
-func (s *server) filesBefore(r *request, scope outboard.SessionID, before string, p control.Page) ([]outboard.File, bool, error) {
+// filesBefore returns the page that ends right before a file. The list runs newest first and is walked from its
+// start, which is what the old shape costs.
+func (s *server) filesBefore(r *request, scope outboard.SessionID, before string,
+	p control.Page) ([]outboard.File, bool, error) {
 	if before == "" {
 		return s.ctl.Files(r.Context(), r.by, scope, nil, p, time.Time{})
 	}

@@ -40,7 +40,8 @@ type feed struct {
 // follow opens a stream and returns once it says that it is connected.
 func (b *bench) follow(session, query string) *feed {
 	b.t.Helper()
-	req, err := http.NewRequestWithContext(b.t.Context(), "GET", b.url+"/v1/sessions/"+session+"/events/stream"+query, nil)
+	req, err := http.NewRequestWithContext(b.t.Context(), "GET", b.url+"/v1/sessions/"+session+"/events/stream"+query,
+		nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -127,11 +128,13 @@ func (b *bench) list(session, query string) []map[string]any {
 }
 
 // recorded is the order of a one-tool turn as the real service was recorded.
-var recorded = []string{"session.status_running", "session.thread_status_running", "user.message", "span.model_request_start",
+var recorded = []string{"session.status_running", "session.thread_status_running", "user.message",
+	"span.model_request_start",
 	"agent.thinking", "agent.tool_use", "span.model_request_end", "agent.tool_result", "span.model_request_start", "agent.message",
 	"span.model_request_end", "session.thread_status_idle", "session.usage", "session.status_idle"}
 
-// Fails if a turn's events come in another order than the recorded one, on the stream or in the list, or their times do not rise.
+// Fails if a turn's events come in another order than the recorded one, on the stream or in the list, or their
+// times do not rise.
 func recordedOrder(t *testing.T, b *bench) {
 	id := b.session()
 	f := b.follow(id, "")
@@ -165,11 +168,14 @@ func recordedOrder(t *testing.T, b *bench) {
 	}
 }
 
-// Fails if the confirmation, custom tool or interrupt flow does not work through the real runner, or a repeated answer does harm.
+// Fails if the confirmation, custom tool or interrupt flow does not work through the real runner, or a repeated
+// answer does harm.
 func askCustomInterrupt(t *testing.T, b *bench) {
 	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{
-		map[string]any{"type": "agent_toolset_20260401", "default_config": map[string]any{"permission_policy": map[string]any{"type": "always_ask"}}},
-		map[string]any{"type": "custom", "name": "lookup", "description": "d", "input_schema": map[string]any{"type": "object"}},
+		map[string]any{"type": "agent_toolset_20260401",
+			"default_config": map[string]any{"permission_policy": map[string]any{"type": "always_ask"}}},
+		map[string]any{"type": "custom", "name": "lookup", "description": "d",
+			"input_schema": map[string]any{"type": "object"}},
 	}}).str("id")
 	id := b.ok("POST", "/v1/sessions", map[string]any{"agent": agent, "environment_id": b.environment()}).str("id")
 	events := "/v1/sessions/" + id + "/events"
@@ -183,17 +189,20 @@ func askCustomInterrupt(t *testing.T, b *bench) {
 		t.Fatalf("stop reason %v", reason)
 	}
 	call := reason["event_ids"].([]any)[0].(string)
-	b.refused(400, call, "POST", events, send(map[string]any{"type": "user.custom_tool_result", "custom_tool_use_id": call}))
+	b.refused(400, call, "POST", events,
+		send(map[string]any{"type": "user.custom_tool_result", "custom_tool_use_id": call}))
 	allow := map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": "allow"}
 	first := b.ok("POST", events, send(allow))
 	if again := b.ok("POST", events, send(allow)); again.str("data.0.id") != first.str("data.0.id") {
 		t.Errorf("a repeated confirmation made a second event: %s", again.body)
 	}
 	custom := f.until("session.status_idle")
-	if !slices.Contains(types(custom), "agent.tool_result") || !slices.Contains(types(custom), "user.tool_confirmation") {
+	if !slices.Contains(types(custom), "agent.tool_result") || !slices.Contains(types(custom),
+		"user.tool_confirmation") {
 		t.Errorf("after allow: %v", types(custom))
 	}
-	b.refused(400, call, "POST", events, send(map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": "deny"}))
+	b.refused(400, call, "POST", events,
+		send(map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": "deny"}))
 	call = custom[len(custom)-1]["stop_reason"].(map[string]any)["event_ids"].([]any)[0].(string)
 	sent := b.ok("POST", events, send(map[string]any{"type": "user.custom_tool_result", "custom_tool_use_id": call,
 		"content": []any{map[string]any{"type": "text", "text": "42"}}}))
@@ -201,7 +210,8 @@ func askCustomInterrupt(t *testing.T, b *bench) {
 		t.Errorf("a custom tool result is processed on receipt: %s", sent.body)
 	}
 	done := f.until("session.status_idle")
-	if got := types(done); slices.Contains(got, "agent.tool_result") || !slices.Contains(got, "user.custom_tool_result") || !slices.Contains(got, "agent.message") {
+	if got := types(done); slices.Contains(got, "agent.tool_result") ||
+		!slices.Contains(got, "user.custom_tool_result") || !slices.Contains(got, "agent.message") {
 		t.Errorf("after the custom result: %v", got)
 	}
 
@@ -209,7 +219,8 @@ func askCustomInterrupt(t *testing.T, b *bench) {
 	f.until("span.model_request_start")
 	b.ok("POST", events, send(map[string]any{"type": "user.interrupt"}))
 	cut := f.until("session.status_idle")
-	if r := cut[len(cut)-1]["stop_reason"].(map[string]any); r["type"] != "end_turn" || !slices.Contains(types(cut), "user.interrupt") {
+	if r := cut[len(cut)-1]["stop_reason"].(map[string]any); r["type"] != "end_turn" ||
+		!slices.Contains(types(cut), "user.interrupt") {
 		t.Errorf("after the interrupt: %v, %v", types(cut), r)
 	}
 	archived := b.ok("POST", "/v1/sessions/"+id+"/archive", nil)

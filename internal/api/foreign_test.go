@@ -64,7 +64,8 @@ var foreignCases = map[string]foreignCase{
 	"POST /v1/boxes/{box}/processes/{pid}/signal": {body: `{"signal":0}`},
 	"GET /v1/boxes/{box}/network":                 {}, "PUT /v1/boxes/{box}/network": {body: `{}`}, "GET /v1/boxes/{box}/network/log": {},
 	"GET /v1/boxes/{box}/files": {query: "?path=f"}, "GET /v1/boxes/{box}/files/content": {query: "?path=f"},
-	"PUT /v1/boxes/{box}/files/content": {query: "?path=f", body: "x"}, "DELETE /v1/boxes/{box}/files": {query: "?path=f"},
+	"PUT /v1/boxes/{box}/files/content": {query: "?path=f",
+		body: "x"}, "DELETE /v1/boxes/{box}/files": {query: "?path=f"},
 
 	"GET /v1/templates/{template}": {}, "DELETE /v1/templates/{template}": {}, "GET /v1/templates/{template}/builds": {},
 	"GET /v1/templates/{template}/builds/{build}": {}, "GET /v1/templates/{template}/builds/{build}/log": {},
@@ -92,31 +93,38 @@ var foreignCases = map[string]foreignCase{
 }
 
 // ownless are routes whose path names nothing that belongs to anybody.
-var ownless = []string{"GET /v1/models/{model...}", "DELETE /v1/outboard/organizations/{organization}" /* of who runs the server */}
+var ownless = []string{"GET /v1/models/{model...}",
+	"DELETE /v1/outboard/organizations/{organization}" /* of who runs the server */}
 
 // foreignBodies are requests that name things elsewhere than in the path. Each must fail for a stranger as for
 // an id that never was.
 var foreignBodies = []struct{ method, path, body string }{
 	{"POST", "/v1/sessions", `{"agent":"{agent}","environment_id":"{own environment}"}`},
-	{"POST", "/v1/sessions", `{"agent":{"type":"agent","id":"{agent}","version":1},"environment_id":"{own environment}"}`},
+	{"POST", "/v1/sessions",
+		`{"agent":{"type":"agent","id":"{agent}","version":1},"environment_id":"{own environment}"}`},
 	{"POST", "/v1/sessions", `{"agent":"{own agent}","environment_id":"{environment}"}`},
 	{"POST", "/v1/sessions", `{"agent":"{own agent}","environment_id":"{own environment}","vault_ids":["{vault}"]}`},
-	{"POST", "/v1/sessions", `{"agent":"{own agent}","environment_id":"{own environment}","resources":[{"type":"file","file_id":"{file}"}]}`},
+	{"POST", "/v1/sessions",
+		`{"agent":"{own agent}","environment_id":"{own environment}","resources":[{"type":"file","file_id":"{file}"}]}`},
 	{"POST", "/v1/sessions/{own session}/resources", `{"type":"file","file_id":"{file}"}`},
 	{"POST", "/v1/sessions/{own session}/fork", `{"vault_ids":["{vault}"]}`},
-	{"POST", "/v1/sessions/{own session}/events", `{"events":[{"type":"user.tool_confirmation","tool_use_id":"{event}","result":"allow"}]}`},
+	{"POST", "/v1/sessions/{own session}/events",
+		`{"events":[{"type":"user.tool_confirmation","tool_use_id":"{event}","result":"allow"}]}`},
 	{"POST", "/v1/boxes", `{"template":"{snapshot}"}`},
 	{"POST", "/v1/boxes", `{"template":"{template}"}`},
 	{"POST", "/v1/boxes", `{"template":"{template name}"}`},
 	{"POST", "/v1/environments", `{"name":"e","config":{"type":"cloud","outboard":{"template":"{template name}"}}}`},
 	{"POST", "/v1/templates", `{"name":"mine","from":"{template}"}`},
 	{"POST", "/v1/templates", `{"name":"mine","from":"{template name}"}`},
-	{"POST", "/v1/templates", `{"name":"mine","steps":[{"type":"copy","file_id":"{file}","source":".","target":"/opt"}]}`},
+	{"POST", "/v1/templates",
+		`{"name":"mine","steps":[{"type":"copy","file_id":"{file}","source":".","target":"/opt"}]}`},
 	{"GET", "/v1/templates/{template name}", ""},
 	{"GET", "/v1/templates?page={templates after template}", ""},
 	{"GET", "/v1/templates/{own template}/builds?page={template_builds after build}", ""},
-	{"POST", "/v1/grants", `{"session_id":"{session}","actions":["bash"],"resources":["*"],"expires_at":"{soon}","why":"w"}`},
-	{"POST", "/v1/grants", `{"agent_id":"{agent}","actions":["bash"],"resources":["*"],"expires_at":"{soon}","why":"w"}`},
+	{"POST", "/v1/grants",
+		`{"session_id":"{session}","actions":["bash"],"resources":["*"],"expires_at":"{soon}","why":"w"}`},
+	{"POST", "/v1/grants",
+		`{"agent_id":"{agent}","actions":["bash"],"resources":["*"],"expires_at":"{soon}","why":"w"}`},
 	{"POST", "/v1/grants", `{"human_id":"{key}","actions":["bash"],"resources":["*"],"expires_at":"{soon}","why":"w"}`},
 	{"POST", "/v1/policies", `{"level":"agent","target_id":"{agent}","text":""}`},
 	{"POST", "/v1/policies", `{"level":"session","target_id":"{session}","text":""}`},
@@ -180,7 +188,8 @@ func TestForeignOrganization(t *testing.T) {
 			continue
 		}
 		if !known {
-			t.Errorf("%s names something by id and has no case here: add one, and see that control asks whose it is", route)
+			t.Errorf("%s names something by id and has no case here: add one, and see that control asks whose it is",
+				route)
 			continue
 		}
 		w.same(method, path+c.query, c.body, http.StatusNotFound)
@@ -216,7 +225,8 @@ func (w *tenants) controls() {
 		method, path, _ := strings.Cut(route, " ")
 		c := foreignCases[route]
 		status, body := w.ask(w.key, method, fill(path+c.query, w.ids, w.ids), fill(c.body, w.ids, w.ids))
-		if status == http.StatusNotFound || status == http.StatusForbidden || status == http.StatusUnauthorized || status >= 500 {
+		if status == http.StatusNotFound || status == http.StatusForbidden || status == http.StatusUnauthorized ||
+			status >= 500 {
 			w.t.Errorf("%s by its owner: %d %s", route, status, body)
 		}
 	}
@@ -233,7 +243,8 @@ func (w *tenants) same(method, path, body string, want int) {
 	}
 	got, rgot = requestIDs.ReplaceAllString(got, "req"), requestIDs.ReplaceAllString(rgot, "req")
 	if status != rstatus || got != rgot {
-		w.t.Errorf("%s %s %s:\na foreign id: %d %s\na random id:  %d %s", method, path, body, status, got, rstatus, rgot)
+		w.t.Errorf("%s %s %s:\na foreign id: %d %s\na random id:  %d %s", method, path, body, status, got, rstatus,
+			rgot)
 	}
 	if want != 0 && status != want {
 		w.t.Errorf("%s %s: %d %s, want %d", method, path, status, got, want)
@@ -290,7 +301,8 @@ func (w *tenants) ask(key, method, path, body string) (int, string) {
 func newTenants(t *testing.T) *tenants {
 	t.Helper()
 	b := whole(t, outboardtest.Options{})
-	org := outboard.Organization{ID: outboard.NewID[outboard.OrgID](outboard.PrefixOrg), Name: "second", CreatedAt: time.Now()}
+	org := outboard.Organization{ID: outboard.NewID[outboard.OrgID](outboard.PrefixOrg), Name: "second",
+		CreatedAt: time.Now()}
 	if err := b.store.AddOrg(t.Context(), org); err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +331,8 @@ func strange(id string) string {
 		start = len(id) - 10 // boxes and snapshots have no underscore
 	}
 	for i := max(start, len(b)-6); i < len(b); i++ {
-		if b[i]++; bytes.IndexByte([]byte("abcdefghijklmnopqrstuvwxyz234567ABCDEFGHJKLMNPQRSTUVWXYZ189"), b[i]) < 0 || b[i] == '8' {
+		if b[i]++; bytes.IndexByte([]byte("abcdefghijklmnopqrstuvwxyz234567ABCDEFGHJKLMNPQRSTUVWXYZ189"), b[i]) < 0 ||
+			b[i] == '8' {
 			b[i] = 'a'
 		}
 	}
@@ -377,24 +390,33 @@ func (w *tenants) everything(b *bench, org outboard.OrgID) map[string]string {
 		b.t.Fatal("the session's sandbox is not in the list")
 	}
 	ids["file"] = b.upload("file", "f:content").str("id")
-	ids["resource"] = b.ok("POST", "/v1/sessions/"+id+"/resources", map[string]any{"type": "file", "file_id": ids["file"]}).str("id")
-	b.ok("POST", "/v1/sessions/"+id, map[string]any{"metadata": map[string]string{"outboard.workspace": ids["file"] + ":tar"}})
+	ids["resource"] = b.ok("POST", "/v1/sessions/"+id+"/resources", map[string]any{"type": "file",
+		"file_id": ids["file"]}).str("id")
+	b.ok("POST", "/v1/sessions/"+id,
+		map[string]any{"metadata": map[string]string{"outboard.workspace": ids["file"] + ":tar"}})
 	ids["vault"] = b.ok("POST", "/v1/vaults", `{"display_name":"v"}`).str("id")
 	ids["credential"] = b.ok("POST", "/v1/vaults/"+ids["vault"]+"/credentials",
 		`{"auth":{"type":"static_bearer","mcp_server_url":"https://a.test","token":"t"}}`).str("id")
-	ids["policy"] = b.ok("POST", "/v1/policies", `{"level":"organization","text":"permit (principal, action, resource);"}`).str("id")
-	ids["grant"] = b.ok("POST", "/v1/grants", map[string]any{"actions": []string{"bash"}, "resources": []string{"*"}, "expires_at": ids["soon"], "why": "w"}).str("id")
-	ids["budget"] = b.ok("POST", "/v1/budgets", map[string]any{"scope": "agent", "target_id": ids["agent"], "limit": map[string]any{"steps": 9}}).str("id")
+	ids["policy"] = b.ok("POST", "/v1/policies",
+		`{"level":"organization","text":"permit (principal, action, resource);"}`).str("id")
+	ids["grant"] = b.ok("POST", "/v1/grants", map[string]any{"actions": []string{"bash"}, "resources": []string{"*"},
+		"expires_at": ids["soon"], "why": "w"}).str("id")
+	ids["budget"] = b.ok("POST", "/v1/budgets", map[string]any{"scope": "agent", "target_id": ids["agent"],
+		"limit": map[string]any{"steps": 9}}).str("id")
 	spare := b.ok("POST", "/v1/agents", `{"name":"spare","model":"script/steps"}`).str("id")
-	ids["kill"] = b.ok("POST", "/v1/kills", map[string]any{"scope": "agent", "target_id": spare, "level": "pause"}).str("kill.id")
+	ids["kill"] = b.ok("POST", "/v1/kills", map[string]any{"scope": "agent", "target_id": spare,
+		"level": "pause"}).str("kill.id")
 	ids["box"] = b.ok("POST", "/v1/boxes", `{"timeout_seconds":600}`).str("id")
-	snap := outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Org: org, Name: "snapshot-" + strings.ToLower(string(org[max(0, len(org)-5):])), CreatedAt: time.Now()}
+	snap := outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Org: org, Name: "snapshot-" +
+		strings.ToLower(string(org[max(0, len(org)-5):])), CreatedAt: time.Now()}
 	if err := b.store.PutSnapshot(b.t.Context(), snap); err != nil {
 		b.t.Fatal(err)
 	}
 	ids["snapshot"] = string(snap.ID)
-	tpl, err := b.store.AddTemplateBuild(b.t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: "t" + snap.Name, Org: org, CreatedAt: time.Now()},
-		outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), Org: org, State: outboard.TemplateWaiting, CreatedAt: time.Now()})
+	tpl, err := b.store.AddTemplateBuild(b.t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: "t" +
+		snap.Name, Org: org, CreatedAt: time.Now()},
+		outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), Org: org, State: outboard.TemplateWaiting,
+			CreatedAt: time.Now()})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -404,7 +426,8 @@ func (w *tenants) everything(b *bench, org outboard.OrgID) map[string]string {
 	}
 	ids["template"], ids["template name"], ids["build"] = string(tpl.ID), tpl.Name, string(builds[0].ID)
 	ids["key"] = string(putKey(b, outboard.Key{Name: "k", Org: org, Role: outboard.RoleDeveloper}, "obk_k"+string(org)))
-	ids["ssh_key"] = b.ok("POST", "/v1/ssh_keys", map[string]any{"public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE a@b"}).str("id")
+	ids["ssh_key"] = b.ok("POST", "/v1/ssh_keys",
+		map[string]any{"public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE a@b"}).str("id")
 	ids["user"] = b.ok("POST", "/v1/outboard/users", `{"email":"a@a.test","role":"viewer"}`).str("id")
 	b.ok("PUT", "/v1/boxes/"+ids["box"]+"/files/content?path=f", "x")
 	ids["pid"] = fmt.Sprint(b.process(ids["box"], `{"argv":["sleep","600"],"stdin":true}`))

@@ -30,7 +30,8 @@ func (s *server) addOwn(r *request, v control.Session, out *sessionOut) error {
 		return err
 	}
 	owner := v.Config.Owner
-	out.Outboard = &sessionOwn{Seq: v.Head, Owner: ownerOut{textOrNull(string(owner.User)), textOrNull(string(owner.Key)), owner.Name}}
+	out.Outboard = &sessionOwn{Seq: v.Head, Owner: ownerOut{textOrNull(string(owner.User)),
+		textOrNull(string(owner.Key)), owner.Name}}
 	if parent != "" {
 		out.Outboard.ParentID, out.Outboard.ForkedAt = new(string(parent)), &seq
 	}

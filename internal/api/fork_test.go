@@ -45,22 +45,24 @@ func (b *bench) fork(id string, body map[string]any) (ids []string, seq int64) {
 	return ids, int64(r.get("seq").(float64))
 }
 
-// If this fails, a fork does not begin with the conversation and the files of its parent as they were at that point, or shares more
-// with it than that, or dies with it.
+// If this fails, a fork does not begin with the conversation and the files of its parent as they were at that
+// point, or shares more with it than that, or dies with it.
 func TestForkGoesOnFromAPoint(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	k := b.talk("always_allow")
 	k.turn("- bash: echo one > f", "- say: first")
 	first := b.seqOf(k.id, "session.status_idle", 0)
 	k.turn("- bash: echo two > f; echo x > g", "- say: second")
-	ids, seq := b.fork(k.id, map[string]any{"seq": first, "count": 3, "title": "try", "metadata": map[string]string{"a": "b"}})
+	ids, seq := b.fork(k.id, map[string]any{"seq": first, "count": 3, "title": "try",
+		"metadata": map[string]string{"a": "b"}})
 	if len(ids) != 3 || seq != first {
 		t.Fatalf("forks %v at %d, want 3 at %d", ids, seq, first)
 	}
 	shared := b.whole(k.id)
 	for i, id := range ids {
 		s := b.ok("GET", "/v1/sessions/"+id+"?include[]=outboard", nil)
-		if s.str("title") != "try" || s.str("metadata.a") != "b" || s.str("status") != "idle" || s.str("outboard.parent_id") != k.id ||
+		if s.str("title") != "try" || s.str("metadata.a") != "b" || s.str("status") != "idle" ||
+			s.str("outboard.parent_id") != k.id ||
 			s.get("outboard.forked_at_seq").(float64) != float64(first) || s.get("usage.input_tokens").(float64) != 0 {
 			t.Errorf("fork %d is %s", i, s.body)
 		}
@@ -80,7 +82,8 @@ func TestForkGoesOnFromAPoint(t *testing.T) {
 				}
 				break
 			}
-			if e["id"] != shared[j]["id"] || e["type"] != shared[j]["type"] || e["processed_at"] != shared[j]["processed_at"] {
+			if e["id"] != shared[j]["id"] || e["type"] != shared[j]["type"] ||
+				e["processed_at"] != shared[j]["processed_at"] {
 				t.Errorf("event %d of the fork is %v, of the parent %v", j, e, shared[j])
 			}
 			if th, ok := e["session_thread_id"]; ok && th == shared[j]["session_thread_id"] {
@@ -88,7 +91,8 @@ func TestForkGoesOnFromAPoint(t *testing.T) {
 			}
 		}
 	}
-	if got := texts(k.turn("- bash: cat f; ls", "- say: x"), "agent.tool_result")[0]; strings.Join(strings.Fields(got), " ") != "two f g" {
+	if got := texts(k.turn("- bash: cat f; ls", "- say: x"), "agent.tool_result")[0]; strings.Join(strings.Fields(got),
+		" ") != "two f g" {
 		t.Errorf("the parent's files are %q", got)
 	}
 	b.ok("DELETE", "/v1/sessions/"+k.id, nil)
@@ -249,14 +253,16 @@ func TestForkAndRewindRefusals(t *testing.T) {
 	}
 	k.say("- bash: echo x > f", "- say: done")
 	_, _, waiting := k.rest()
-	if r := b.do("POST", path+"/rewind", `{"seq":1}`); r.status != 400 || !strings.Contains(string(r.body), "waits for an answer") {
+	if r := b.do("POST", path+"/rewind", `{"seq":1}`); r.status != 400 ||
+		!strings.Contains(string(r.body), "waits for an answer") {
 		t.Errorf("rewinding a parked session: %d %s", r.status, r.body)
 	}
 	k.ok("POST", k.events, map[string]any{"events": []any{confirm(waiting[0], "deny")}})
 	k.rest()
 	b.ok("POST", path+"/rewind", map[string]any{"seq": 1})
 	b.ok("POST", path+"/archive", nil)
-	if r := b.do("POST", path+"/rewind", `{"seq":1}`); r.status != 400 || !strings.Contains(string(r.body), "archived") {
+	if r := b.do("POST", path+"/rewind", `{"seq":1}`); r.status != 400 ||
+		!strings.Contains(string(r.body), "archived") {
 		t.Errorf("rewinding an archived session: %d %s", r.status, r.body)
 	}
 	ids, _ := b.fork(k.id, map[string]any{})
@@ -273,19 +279,23 @@ func TestCheckpoints(t *testing.T) {
 	if n := len(b.ok("GET", path, nil).get("data").([]any)); n != 0 {
 		t.Errorf("%d checkpoints before the first call", n)
 	}
-	k.turn("- bash: printf 'a\\nb\\n' > kept; printf 'one\\ntwo\\nthree\\n' > f; mkdir d; echo x > d/gone; ln -s f l; printf '\\000' > bin; touch 'odd name'", "- say: x")
+	k.turn("- bash: printf 'a\\nb\\n' > kept; printf 'one\\ntwo\\nthree\\n' > f; mkdir d; echo x > d/gone; ln -s f "+
+		"l; printf '\\000' > bin; touch 'odd name'", "- say: x")
 	k.turn("- bash: cat f", "- say: nothing changed")
-	k.turn("- bash: printf 'one\\n2\\nthree\\n' > f; rm -r d; ln -sf kept l; printf '\\001' > bin; chmod 600 kept; touch 'odd name'; echo new > added", "- say: y")
+	k.turn("- bash: printf 'one\\n2\\nthree\\n' > f; rm -r d; ln -sf kept l; printf '\\001' > bin; chmod 600 kept; "+
+		"touch 'odd name'; echo new > added", "- say: y")
 	list := b.ok("GET", path, nil)
 	if n := len(list.get("data").([]any)); n != 2 {
 		t.Fatalf("%d checkpoints, want 2: %s", n, list.body)
 	}
 	sum := b.ok("GET", path+"?stored=true", nil)
-	if n := list.get("data.0.size_bytes").(float64) + list.get("data.1.size_bytes").(float64); sum.get("stored_bytes") != n || list.get("stored_bytes") != nil {
+	if n := list.get("data.0.size_bytes").(float64) +
+		list.get("data.1.size_bytes").(float64); sum.get("stored_bytes") != n || list.get("stored_bytes") != nil {
 		t.Errorf("%.0f bytes are %s", n, sum.body)
 	}
 	one, two := list.str("data.0.id"), list.str("data.1.id")
-	if list.get("data.0.current") != false || list.get("data.1.current") != true || list.get("data.1.durable") != true || list.str("data.1.parent_id") != one {
+	if list.get("data.0.current") != false || list.get("data.1.current") != true ||
+		list.get("data.1.durable") != true || list.str("data.1.parent_id") != one {
 		t.Errorf("the list is %s", list.body)
 	}
 	cmp := b.ok("GET", path+"/diff?patch=true&from="+one+"&to="+two, nil)
@@ -298,7 +308,8 @@ func TestCheckpoints(t *testing.T) {
 			patch = m["patch"].(string)
 		}
 	}
-	for name, want := range map[string]string{"f": "changed", "d": "removed", "d/gone": "removed", "l": "changed", "bin": "changed", "kept": "changed",
+	for name, want := range map[string]string{"f": "changed", "d": "removed", "d/gone": "removed", "l": "changed",
+		"bin": "changed", "kept": "changed",
 		"added": "added", "odd name": "", "workspace": ""} {
 		if got[name] != want {
 			t.Errorf("%s: %q, want %q", name, got[name], want)

@@ -23,12 +23,15 @@ func TestKeysStayOutOfAddresses(t *testing.T) {
 		for _, name := range []string{"api_key", "key", "token", "access_token", "x-api-key", "authorization"} {
 			b.refused(401, "API key", "GET", path+"?"+url.Values{name: {b.key}}.Encode(), nil, bare)
 		}
-		b.refused(401, "API key", "GET", path, nil, bare, func(r *http.Request) { r.URL.User = url.UserPassword("key", b.key) })
-		b.refused(401, "API key", "GET", path, nil, bare, func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "x-api-key", Value: b.key}) })
+		b.refused(401, "API key", "GET", path, nil, bare,
+			func(r *http.Request) { r.URL.User = url.UserPassword("key", b.key) })
+		b.refused(401, "API key", "GET", path, nil, bare,
+			func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "x-api-key", Value: b.key}) })
 	}
 	for _, ask := range []string{"gzip", "gzip, br, deflate, zstd"} {
 		r := b.do("GET", "/v1/agents", nil, func(r *http.Request) { r.Header.Set("Accept-Encoding", ask) })
-		if r.status != 200 || r.header.Get("Content-Encoding") != "" || !json.Valid(r.body) { // the control: with the key in a header it is an answer
+		// the control: with the key in a header it is an answer
+		if r.status != 200 || r.header.Get("Content-Encoding") != "" || !json.Valid(r.body) {
 			t.Errorf("asked for %s: %d, %s", ask, r.status, r.header.Get("Content-Encoding"))
 		}
 	}
@@ -44,15 +47,18 @@ func TestJSONBombs(t *testing.T) {
 		fmt.Fprintf(&keys, `"k%d":"v",`, i)
 	}
 	for name, body := range map[string]string{
-		"deep lists":         `{"name":"a","model":"script/steps","metadata":{"a":` + deep("[", "]", n) + `}}`,
-		"deep objects":       `{"name":"a","model":"script/steps","metadata":{"a":` + deep(`{"a":`, "}", n) + `}}`,
-		"deep where ignored": `{"events":[{"type":"user.message","content":[{"type":"text","text":"x","x":` + deep("[", "]", n) + `}]}]}`,
-		"a million keys":     `{"name":"a","model":"script/steps","metadata":{` + strings.TrimSuffix(keys.String(), ",") + `}}`,
-		"a huge number":      `{"name":"a","model":"script/steps","metadata":{"a":1e999999999}}`,
-		"a long number":      `{"name":"a","model":"script/steps","metadata":{"a":` + strings.Repeat("9", n) + `}}`,
-		"a million tools":    `{"name":"a","model":"script/steps","tools":[` + strings.TrimSuffix(strings.Repeat(`{},`, n), ",") + `]}`,
-		"never ends":         `{"name":"` + strings.Repeat("a", n),
-		"two values":         `{"name":"a","model":"script/steps"}{"name":"b","model":"script/steps"}`,
+		"deep lists":   `{"name":"a","model":"script/steps","metadata":{"a":` + deep("[", "]", n) + `}}`,
+		"deep objects": `{"name":"a","model":"script/steps","metadata":{"a":` + deep(`{"a":`, "}", n) + `}}`,
+		"deep where ignored": `{"events":[{"type":"user.message","content":[{"type":"text","text":"x","x":` +
+			deep("[", "]", n) + `}]}]}`,
+		"a million keys": `{"name":"a","model":"script/steps","metadata":{` +
+			strings.TrimSuffix(keys.String(), ",") + `}}`,
+		"a huge number": `{"name":"a","model":"script/steps","metadata":{"a":1e999999999}}`,
+		"a long number": `{"name":"a","model":"script/steps","metadata":{"a":` + strings.Repeat("9", n) + `}}`,
+		"a million tools": `{"name":"a","model":"script/steps","tools":[` +
+			strings.TrimSuffix(strings.Repeat(`{},`, n), ",") + `]}`,
+		"never ends": `{"name":"` + strings.Repeat("a", n),
+		"two values": `{"name":"a","model":"script/steps"}{"name":"b","model":"script/steps"}`,
 	} {
 		for _, path := range []string{"/v1/agents", "/v1/sessions/" + b.session() + "/events"} {
 			began := time.Now()
@@ -73,7 +79,8 @@ func TestJSONBombs(t *testing.T) {
 // Fails if any route takes a body that two readers read in two ways, or one of its neighbours is not read at all.
 func TestAmbiguousJSON(t *testing.T) {
 	b := newBench(t)
-	raw := []string{"POST /v1/files", "POST /v1/outboard/import", "POST /v1/outboard/images/import", "PUT /v1/boxes/{box}/files/content",
+	raw := []string{"POST /v1/files", "POST /v1/outboard/import", "POST /v1/outboard/images/import",
+		"PUT /v1/boxes/{box}/files/content",
 		"POST /v1/boxes/{box}/processes/{pid}/input"} // not JSON
 	for name, body := range map[string]string{
 		"half a pair":               `{"x":"\ud800"}`,
@@ -90,16 +97,20 @@ func TestAmbiguousJSON(t *testing.T) {
 	} {
 		for _, route := range api.Routes() {
 			method, path, _ := strings.Cut(route, " ")
-			if method != "POST" && method != "PUT" || slices.Contains(raw, route) || slices.Contains(api.Unbuilt(), route) || strings.Contains(path, "/work") {
+			if method != "POST" && method != "PUT" || slices.Contains(raw, route) ||
+				slices.Contains(api.Unbuilt(), route) || strings.Contains(path, "/work") {
 				continue
 			}
 			r := b.do(method, filled(path), body)
-			if said := r.str("error.message"); r.status != 400 || !strings.Contains(said, "surrogate") && !strings.Contains(said, "given twice") && !strings.Contains(said, "UTF-8") {
+			if said := r.str("error.message"); r.status != 400 || !strings.Contains(said, "surrogate") &&
+				!strings.Contains(said, "given twice") && !strings.Contains(said, "UTF-8") {
 				t.Errorf("%s to %s: %d %s", name, route, r.status, r.body)
 			}
 		}
 	}
-	whole := b.ok("POST", "/v1/agents", `{"name":"\ud83d\ude00 \\ud800 \u00e9","model":"m","metadata":{"a":"1","A":"2","\u0062":"\\"}}`) // the control
+	// the control
+	whole := b.ok("POST", "/v1/agents",
+		`{"name":"\ud83d\ude00 \\ud800 \u00e9","model":"m","metadata":{"a":"1","A":"2","\u0062":"\\"}}`)
 	if whole.str("name") != "😀 \\ud800 é" || whole.str("metadata.b") != `\` {
 		t.Errorf("made %s", whole.body)
 	}
@@ -119,11 +130,14 @@ func TestAmbiguousJSON(t *testing.T) {
 
 // filled is a route's path with ids that are nobody's.
 func filled(path string) string {
-	for _, name := range []string{"agent", "environment", "session", "thread", "event", "resource", "file", "vault", "credential", "policy", "approval", "grant", "user", "key"} {
-		path = strings.ReplaceAll(path, "{"+name+"}", map[string]string{"agent": "agent", "environment": "env", "session": "sesn", "thread": "sthr", "event": "sevt",
+	for _, name := range []string{"agent", "environment", "session", "thread", "event", "resource", "file", "vault",
+		"credential", "policy", "approval", "grant", "user", "key"} {
+		path = strings.ReplaceAll(path, "{"+name+"}", map[string]string{"agent": "agent", "environment": "env",
+			"session": "sesn", "thread": "sthr", "event": "sevt",
 			"resource": "sesrsc", "file": "file", "vault": "vlt", "credential": "vcrd", "policy": "pol", "approval": "apr", "grant": "grant", "user": "user", "key": "apikey"}[name]+"_01x")
 	}
-	return strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{sandbox}", "sbx_01x", "{ssh_key}", "sshkey_01x", "{kill}", "kill_01x", "{box}", "boxaaaaaaaaaaaaaaaaaaaa",
+	return strings.NewReplacer("{pid}", "1", "{budget}", "bgt_01x", "{sandbox}", "sbx_01x", "{ssh_key}", "sshkey_01x",
+		"{kill}", "kill_01x", "{box}", "boxaaaaaaaaaaaaaaaaaaaa",
 		"{template}", "t", "{build}", "b", "{organization}", "org_01x", "{model...}", "m").Replace(path)
 }
 
@@ -138,13 +152,16 @@ func TestManyValues(t *testing.T) {
 		fmt.Fprintf(&names, `"%x":0,`, i)
 	}
 	for name, body := range map[string]string{
-		"numbers": `{"name":"k","scopes":` + list("0") + `}`, "strings": `{"name":"k","scopes":` + list(`""`) + `}`, "lists": `{"name":"k","scopes":` + list("[]") + `}`,
-		"names": `{"name":"k","scopes":{` + strings.TrimSuffix(names.String(), ",") + `}}`, "a number": `{"name":"k","scopes":[` + strings.Repeat("1", 30<<20) + `]}`,
+		"numbers": `{"name":"k","scopes":` + list("0") + `}`, "strings": `{"name":"k","scopes":` + list(`""`) +
+			`}`, "lists": `{"name":"k","scopes":` + list("[]") + `}`,
+		"names": `{"name":"k","scopes":{` + strings.TrimSuffix(names.String(), ",") +
+			`}}`, "a number": `{"name":"k","scopes":[` + strings.Repeat("1", 30<<20) + `]}`,
 	} {
 		for _, path := range []string{"/v1/outboard/keys", "/v1/agents", "/v1/sessions"} {
 			measure := func() (took, floor time.Duration) {
 				began := time.Now()
-				if r := b.do("POST", path, body); r.status != 400 || !strings.Contains(r.str("error.message"), "more than") {
+				if r := b.do("POST", path, body); r.status != 400 || !strings.Contains(r.str("error.message"),
+					"more than") {
 					t.Errorf("%s to %s: %d %.200s", name, path, r.status, r.body)
 				}
 				took = time.Since(began)

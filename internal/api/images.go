@@ -7,8 +7,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// Images: what sandboxes begin with, as this host has it. Outboard's own resource. An image is named in queries and bodies, not in
-// paths, since names have slashes.
+// Images: what sandboxes begin with, as this host has it. Outboard's own resource. An image is named in queries
+// and bodies, not in paths, since names have slashes.
 
 type imageOut struct {
 	Type     string `json:"type"` // "image"
@@ -23,7 +23,8 @@ type imageOut struct {
 }
 
 func showImage(i control.Image) imageOut {
-	return imageOut{Type: "image", Name: i.Name, Digest: i.Digest, Layers: len(i.Layers), Bytes: i.Bytes, Present: i.Present, Imported: i.Imported,
+	return imageOut{Type: "image", Name: i.Name, Digest: i.Digest, Layers: len(i.Layers), Bytes: i.Bytes,
+		Present: i.Present, Imported: i.Imported,
 		PulledAt: i.PulledAt.Format(time.RFC3339), UsedAt: i.UsedAt.Format(time.RFC3339)}
 }
 
@@ -55,7 +56,8 @@ func (s *server) pullImage(r *request) (any, error) {
 
 // importImage takes an archive as the request's body.
 func (s *server) importImage(r *request) (any, error) {
-	i, err := s.ctl.ImportImage(r.Context(), r.by, r.query.Get("name"), http.MaxBytesReader(r.w, r.Body, control.MaxImageUpload))
+	i, err := s.ctl.ImportImage(r.Context(), r.by, r.query.Get("name"),
+		http.MaxBytesReader(r.w, r.Body, control.MaxImageUpload))
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,8 @@ type killOut struct {
 }
 
 func showKill(k outboard.Kill) killOut {
-	return killOut{"kill", string(k.ID), string(k.Scope), textOrNull(k.Target), string(k.Level), textOrNull(k.Reason), textOrNull(k.By), stamp(k.At),
+	return killOut{"kill", string(k.ID), string(k.Scope), textOrNull(k.Target), string(k.Level), textOrNull(k.Reason),
+		textOrNull(k.By), stamp(k.At),
 		stampOrNull(k.LiftedAt)}
 }
 
@@ -40,7 +41,8 @@ type killReportOut struct {
 }
 
 func showKillReport(r control.KillReport) killReportOut {
-	out := killReportOut{"kill_report", showKill(r.Kill), []inFlightOut{}, r.Partial, r.Machines, r.Flows, r.Took.Seconds()}
+	out := killReportOut{"kill_report", showKill(r.Kill), []inFlightOut{}, r.Partial, r.Machines, r.Flows,
+		r.Took.Seconds()}
 	for _, f := range r.InFlight {
 		out.InFlight = append(out.InFlight, inFlightOut{string(f.Session), string(f.Call), f.What, f.Outcome})
 	}
@@ -59,7 +61,8 @@ func (s *server) kill(r *request) (any, error) {
 	if err := r.decode(&in); err != nil {
 		return nil, err
 	}
-	k := outboard.Kill{ID: outboard.KillID(in.ID), Scope: outboard.KillScope(in.Scope), Target: in.Target, Level: outboard.KillLevel(in.Level), Reason: in.Reason}
+	k := outboard.Kill{ID: outboard.KillID(in.ID), Scope: outboard.KillScope(in.Scope), Target: in.Target,
+		Level: outboard.KillLevel(in.Level), Reason: in.Reason}
 	rep, err := s.ctl.Kill(r.Context(), r.by, control.NewKill{Kill: k, Ahead: in.Ahead})
 	if err != nil {
 		return nil, err

@@ -8,13 +8,14 @@ import (
 	"github.com/outboard-dev/outboard/internal/outboardtest"
 )
 
-// If this fails, the switch cannot be thrown through the API, its report says nothing, a killed session can be used, or a kill that
-// is refused is in force.
+// If this fails, the switch cannot be thrown through the API, its report says nothing, a killed session can be
+// used, or a kill that is refused is in force.
 func TestKillOfTheAPI(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	id, f := b.asking("always_allow")
 	one := "/v1/sessions/" + id
-	for _, bad := range []map[string]any{{"scope": "session"}, {"scope": "all", "target_id": id}, {"scope": "session", "target_id": id, "level": "hard"},
+	for _, bad := range []map[string]any{{"scope": "session"}, {"scope": "all", "target_id": id},
+		{"scope": "session", "target_id": id, "level": "hard"},
 		{"scope": "session", "target_id": id, "id": "kill"}, {"scope": "session", "target_id": id, "force": true}} {
 		b.refused(400, "", "POST", "/v1/kills", bad)
 	}
@@ -29,7 +30,8 @@ func TestKillOfTheAPI(t *testing.T) {
 	b.ok("POST", one+"/events", send(message("- bash: sleep 1000\n- say: end\n")))
 	f.until("agent.tool_use")
 	rep := b.ok("POST", "/v1/kills", map[string]any{"scope": "session", "target_id": id, "reason": "a test"})
-	if rep.str("type") != "kill_report" || rep.str("kill.scope") != "session" || rep.str("kill.level") != "stop" || rep.str("kill.reason") != "a test" ||
+	if rep.str("type") != "kill_report" || rep.str("kill.scope") != "session" || rep.str("kill.level") != "stop" ||
+		rep.str("kill.reason") != "a test" ||
 		!strings.Contains(string(rep.body), `"machines_left":0`) {
 		t.Errorf("the report: %s", rep.body)
 	}
@@ -49,8 +51,8 @@ func TestKillOfTheAPI(t *testing.T) {
 	}
 }
 
-// If this fails, a person who is killed goes on with another key of theirs or signs in again, a program is killed with who only made its key, or
-// revoking leaves the person a key.
+// If this fails, a person who is killed goes on with another key of theirs or signs in again, a program is
+// killed with who only made its key, or revoking leaves the person a key.
 func TestKillOfAPerson(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	ann := b.ok("POST", "/v1/outboard/users", `{"email":"ann@a.test","role":"developer"}`).str("id")
@@ -97,7 +99,8 @@ func TestKillOfAPerson(t *testing.T) {
 	program.ok("GET", "/v1/outboard/whoami", nil)
 }
 
-// If this fails, an administrator of one organization stops whoever runs the server, in every organization, or takes the last key of the server away.
+// If this fails, an administrator of one organization stops whoever runs the server, in every organization, or
+// takes the last key of the server away.
 func TestKillOfTheOperator(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	putKey(b, outboard.Key{Name: "admin of default", Role: outboard.RoleAdmin, Org: outboard.DefaultOrg}, "obk_admin")

@@ -44,11 +44,14 @@ func (b *bench) lively() string {
 		sent := b.ok("POST", events, send(message("one"), message("two")))
 		b.append(id, &outboard.TurnStarted{Turn: turn + 1})
 		for i := range 2 {
-			b.append(id, &outboard.InputProcessed{Input: outboard.EventID(sent.str(fmt.Sprintf("data.%d.id", i))), Of: outboard.TypeInputMessage})
+			b.append(id, &outboard.InputProcessed{Input: outboard.EventID(sent.str(fmt.Sprintf("data.%d.id", i))),
+				Of: outboard.TypeInputMessage})
 		}
 		start := b.append(id, &outboard.ModelStarted{Model: "m"})[0].ID
-		call := b.append(id, &outboard.AgentThinking{}, &outboard.AgentMessage{Content: []outboard.Content{outboard.Text("hi")}},
-			&outboard.CallRequested{Name: "bash", Kind: "builtin", Input: []byte(`{}`), Decision: outboard.Allow, Policy: outboard.AlwaysAllow})[2].ID
+		call := b.append(id, &outboard.AgentThinking{},
+			&outboard.AgentMessage{Content: []outboard.Content{outboard.Text("hi")}},
+			&outboard.CallRequested{Name: "bash", Kind: "builtin", Input: []byte(`{}`), Decision: outboard.Allow,
+				Policy: outboard.AlwaysAllow})[2].ID
 		b.append(id, &outboard.ModelFinished{Request: start, Usage: outboard.Usage{Input: 7, Output: int64(turn)}},
 			&outboard.CallFinished{Call: call, Outcome: outboard.OutcomeOK},
 			&outboard.TurnEnded{Turn: turn + 1, Stop: outboard.StopReason{Type: "end_turn"}})
@@ -57,14 +60,15 @@ func (b *bench) lively() string {
 	return id
 }
 
-// Fails if paging through a history, in any order, with any page size and filter, gives other events than one big page: an event
-// lost or repeated at a page's edge.
+// Fails if paging through a history, in any order, with any page size and filter, gives other events than one
+// big page: an event lost or repeated at a page's edge.
 func TestEventPages(t *testing.T) {
 	b := newBench(t)
 	id := b.lively()
 	path := "/v1/sessions/" + id + "/events"
 	whole := b.list(id, "")
-	kinds := []string{"user.message", "session.status_idle", "session.usage", "agent.tool_use", "session.thread_status_running", "workflow_run.error"}
+	kinds := []string{"user.message", "session.status_idle", "session.usage", "agent.tool_use",
+		"session.thread_status_running", "workflow_run.error"}
 	rapid.Check(t, func(rt *rapid.T) {
 		q := url.Values{"limit": {fmt.Sprint(rapid.IntRange(1, 12).Draw(rt, "limit"))}}
 		desc := rapid.Bool().Draw(rt, "desc")
@@ -95,10 +99,12 @@ func TestEventPages(t *testing.T) {
 	})
 	first := b.ok("GET", path+"?limit=3", nil)
 	b.refused(400, "order", "GET", path+"?order=desc&limit=3&page="+url.QueryEscape(first.str("next_page")), nil)
-	b.refused(400, "cursor", "GET", "/v1/sessions/"+b.session()+"/events?page="+url.QueryEscape(first.str("next_page")), nil)
+	b.refused(400, "cursor", "GET", "/v1/sessions/"+b.session()+"/events?page="+url.QueryEscape(first.str("next_page")),
+		nil)
 }
 
-// Fails if an input that is processed while a client pages through the history is lost: each must be seen, queued or processed.
+// Fails if an input that is processed while a client pages through the history is lost: each must be seen,
+// queued or processed.
 func TestPagesWhileProcessing(t *testing.T) {
 	for _, order := range []string{"asc", "desc"} {
 		b := newBench(t)
@@ -107,7 +113,8 @@ func TestPagesWhileProcessing(t *testing.T) {
 		sent := b.ok("POST", path, send(message("a"), message("b"), message("c"), message("d")))
 		first := b.ok("GET", path+"?limit=2&order="+order, nil)
 		for i := range 4 {
-			b.append(id, &outboard.InputProcessed{Input: outboard.EventID(sent.str(fmt.Sprintf("data.%d.id", i))), Of: outboard.TypeInputMessage})
+			b.append(id, &outboard.InputProcessed{Input: outboard.EventID(sent.str(fmt.Sprintf("data.%d.id", i))),
+				Of: outboard.TypeInputMessage})
 		}
 		seen := map[string]bool{first.str("data.0.id"): true, first.str("data.1.id"): true}
 		for _, i := range b.walk(path, url.Values{"limit": {"2"}, "order": {order}, "page": {first.str("next_page")}}) {
@@ -148,11 +155,13 @@ func TestResourcePages(t *testing.T) {
 	for range 7 {
 		agents = append(agents, b.agent())
 		envs = append(envs, b.environment())
-		sessions = append(sessions, b.ok("POST", "/v1/sessions", map[string]any{"agent": agent, "environment_id": env}).str("id"))
+		sessions = append(sessions, b.ok("POST", "/v1/sessions",
+			map[string]any{"agent": agent, "environment_id": env}).str("id"))
 		b.ok("POST", "/v1/agents/"+agent, map[string]any{"description": fmt.Sprint(len(agents))})
 	}
 	agents, envs = append([]string{agent}, agents...), append([]string{env}, envs...)
-	for path, want := range map[string][]string{"/v1/agents": agents, "/v1/environments": envs, "/v1/sessions": sessions} {
+	for path, want := range map[string][]string{"/v1/agents": agents, "/v1/environments": envs,
+		"/v1/sessions": sessions} {
 		slices.Reverse(want)
 		for _, limit := range []string{"1", "3", "8", "100"} {
 			if got := b.walk(path, url.Values{"limit": {limit}}); !slices.Equal(got, want) {
@@ -169,9 +178,11 @@ func TestResourcePages(t *testing.T) {
 		t.Errorf("ascending: %v", oldestFirst)
 	}
 
-	second := b.ok("GET", "/v1/sessions?limit=3&page="+url.QueryEscape(b.ok("GET", "/v1/sessions?limit=3", nil).str("next_page")), nil)
+	second := b.ok("GET",
+		"/v1/sessions?limit=3&page="+url.QueryEscape(b.ok("GET", "/v1/sessions?limit=3", nil).str("next_page")), nil)
 	back := b.ok("GET", "/v1/sessions?limit=3&page="+url.QueryEscape(second.str("prev_page")), nil)
-	if back.str("data.0.id") != sessions[0] || back.str("data.2.id") != sessions[2] || back.get("prev_page") != nil || back.str("next_page") == "" {
+	if back.str("data.0.id") != sessions[0] || back.str("data.2.id") != sessions[2] || back.get("prev_page") != nil ||
+		back.str("next_page") == "" {
 		t.Errorf("going back: %s", back.body)
 	}
 }
@@ -231,7 +242,8 @@ func TestSessionFilters(t *testing.T) {
 	}
 }
 
-// Fails if a page that is asked for behind a row which its created_at filters leave out comes back empty, as if it were the last.
+// Fails if a page that is asked for behind a row which its created_at filters leave out comes back empty, as if
+// it were the last.
 func TestCursorOutsideOfItsFilters(t *testing.T) {
 	b := newBench(t)
 	b.session()
@@ -245,7 +257,8 @@ func TestCursorOutsideOfItsFilters(t *testing.T) {
 			at = row["processed_at"].(string)
 		}
 		next := list + "?limit=1&page=" + first.str("next_page")
-		if got := b.ok("GET", next+"&created_at[gte]=2020-01-01T00:00:00Z&created_at[lte]=2100-01-01T00:00:00Z", nil).get("data").([]any); len(got) != 1 {
+		if got := b.ok("GET", next+"&created_at[gte]=2020-01-01T00:00:00Z&created_at[lte]=2100-01-01T00:00:00Z",
+			nil).get("data").([]any); len(got) != 1 {
 			t.Errorf("%s: a filter that the cursor's row passes gives %v", list, got)
 		}
 		for _, filter := range []string{"gt", "lt"} {

@@ -7,8 +7,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// Signing in: the only routes besides /healthz that want no key. They say nothing about who exists here to whom the identity provider
-// does not know.
+// Signing in: the only routes besides /healthz that want no key. They say nothing about who exists here to whom
+// the identity provider does not know.
 
 // open are the routes without a key.
 func (s *server) open() []route {
@@ -54,7 +54,8 @@ func (s *server) startLogin(r *request) (any, error) {
 	if err := r.decode(&in); err != nil {
 		return nil, err
 	}
-	address, issuer, err := s.ctl.LoginURL(r.Context(), control.LoginStart{Redirect: in.Redirect, State: in.State, Nonce: in.Nonce, Challenge: in.Challenge})
+	address, issuer, err := s.ctl.LoginURL(r.Context(), control.LoginStart{Redirect: in.Redirect, State: in.State,
+		Nonce: in.Nonce, Challenge: in.Challenge})
 	return loginStartOut{"login_start", address, issuer}, err
 }
 
@@ -75,7 +76,8 @@ func (s *server) login(r *request) (any, error) {
 	if err := r.decode(&in); err != nil {
 		return nil, err
 	}
-	u, k, secret, err := s.ctl.Login(r.Context(), control.LoginAnswer{Code: in.Code, Redirect: in.Redirect, Verifier: in.Verifier, Nonce: in.Nonce}, in.Org)
+	u, k, secret, err := s.ctl.Login(r.Context(), control.LoginAnswer{Code: in.Code, Redirect: in.Redirect,
+		Verifier: in.Verifier, Nonce: in.Nonce}, in.Org)
 	out := loginOut{"login", showUser(u), showKey(k)}
 	out.Key.Secret = secret
 	return out, err
@@ -110,7 +112,8 @@ func (s *server) startDevice(r *request) (any, error) {
 		return nil, err
 	}
 	d, issuer, err := s.ctl.LoginDevice(r.Context())
-	return deviceOut{"login_device", d.Code, d.User, d.URL, d.Whole, int(d.Lasts.Seconds()), int(d.Every.Seconds()), issuer}, err
+	return deviceOut{"login_device", d.Code, d.User, d.URL, d.Whole, int(d.Lasts.Seconds()), int(d.Every.Seconds()),
+		issuer}, err
 }
 
 // pendingOut says that nobody has signed in yet.

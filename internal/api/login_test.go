@@ -39,7 +39,8 @@ func signingIn(t *testing.T, follow bool, rules ...control.LoginRule) *signing {
 func signingInWith(t *testing.T, cfg control.LoginConfig) *signing {
 	t.Helper()
 	provider := logintest.New(t)
-	p, err := login.New(login.Config{Issuer: provider.URL, ClientID: "outboard", HTTP: provider.Client(), Device: true, Renewable: cfg.Renew > 0,
+	p, err := login.New(login.Config{Issuer: provider.URL, ClientID: "outboard", HTTP: provider.Client(), Device: true,
+		Renewable:    cfg.Renew > 0,
 		ClientSecret: func() (outboard.Secret, error) { return outboard.NewSecret(provider.Secret), nil }})
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +66,8 @@ func (s *signing) visit(who logintest.Claims) map[string]any {
 	s.provider.SignsIn(who)
 	verifier, nonce, state := rand.Text()+rand.Text(), rand.Text(), rand.Text()
 	sum := sha256.Sum256([]byte(verifier))
-	start := s.do("POST", "/v1/outboard/login/start", map[string]any{"redirect_uri": loginBack, "state": state, "nonce": nonce,
+	start := s.do("POST", "/v1/outboard/login/start", map[string]any{"redirect_uri": loginBack, "state": state,
+		"nonce":          nonce,
 		"code_challenge": base64.RawURLEncoding.EncodeToString(sum[:])}, keyless)
 	if start.status != 200 || start.str("issuer") != s.provider.URL {
 		s.t.Fatalf("start: %d %s", start.status, start.body)
@@ -74,7 +76,8 @@ func (s *signing) visit(who logintest.Claims) map[string]any {
 	if to.Query().Get("state") != state {
 		s.t.Fatalf("came back to %s", to)
 	}
-	return map[string]any{"code": to.Query().Get("code"), "redirect_uri": loginBack, "code_verifier": verifier, "nonce": nonce}
+	return map[string]any{"code": to.Query().Get("code"), "redirect_uri": loginBack, "code_verifier": verifier,
+		"nonce": nonce}
 }
 
 // in signs somebody in, and returns the answer and a bench with their key.
@@ -95,15 +98,18 @@ func (s *signing) out(status int, word string, who logintest.Claims) {
 	s.refused(status, word, "POST", "/v1/outboard/login", s.visit(who), keyless)
 }
 
-// Fails if somebody who was added cannot sign in, has more or less than their row says, or keeps what they had after they were removed.
+// Fails if somebody who was added cannot sign in, has more or less than their row says, or keeps what they had
+// after they were removed.
 func TestLogin(t *testing.T) {
 	s := signingIn(t, false)
 	s.out(403, "nobody has added", person("ann", "ann@acme.test"))
 	id := s.ok("POST", "/v1/outboard/users", `{"email":"ann@acme.test","role":"viewer"}`).str("id")
 	boss := person("ann", "Ann@Acme.test")
-	boss["role"], boss["groups"], boss["organization"] = "admin", []string{"admin"}, "org_other" // of the token, and nothing here
+	// of the token, and nothing here
+	boss["role"], boss["groups"], boss["organization"] = "admin", []string{"admin"}, "org_other"
 	got, ann := s.in(boss)
-	if got.str("user.id") != id || got.str("key.kind") != "login" || got.str("key.role") != "viewer" || got.str("key.expires_at") == "" {
+	if got.str("user.id") != id || got.str("key.kind") != "login" || got.str("key.role") != "viewer" ||
+		got.str("key.expires_at") == "" {
 		t.Fatalf("login: %s", got.body)
 	}
 	if me := ann.ok("GET", "/v1/outboard/whoami", nil); me.str("user.id") != id || me.str("role") != "viewer" {
@@ -170,7 +176,8 @@ func TestLoginOnce(t *testing.T) {
 	theirs.ok("DELETE", "/v1/outboard/keys/"+first.str("key.id"), nil) // logout
 	theirs.refused(401, "not valid", "GET", "/v1/outboard/whoami", nil)
 
-	over := putKey(s.bench, outboard.Key{Name: "login", Role: outboard.RoleDeveloper, Kind: outboard.KeyLogin, Org: outboard.DefaultOrg,
+	over := putKey(s.bench, outboard.Key{Name: "login", Role: outboard.RoleDeveloper, Kind: outboard.KeyLogin,
+		Org:  outboard.DefaultOrg,
 		User: outboard.UserID(first.str("user.id")), ExpiresAt: s.longAgo()}, "obk_over")
 	theirs.key = "obk_over"
 	theirs.refused(401, "not valid", "GET", "/v1/outboard/whoami", nil)
@@ -179,7 +186,8 @@ func TestLoginOnce(t *testing.T) {
 	}
 }
 
-// Fails if a token that does not hold, an address that is not verified, or a client that sends something odd makes a key.
+// Fails if a token that does not hold, an address that is not verified, or a client that sends something odd
+// makes a key.
 func TestLoginRefusals(t *testing.T) {
 	s := signingIn(t, false, control.LoginRule{Domain: "acme.test", Role: outboard.RoleDeveloper})
 	keys := len(s.ok("GET", "/v1/outboard/keys", nil).get("data").([]any))
@@ -189,7 +197,8 @@ func TestLoginRefusals(t *testing.T) {
 	delete(unverified, "email_verified")
 	s.out(403, "not verified", unverified)
 	s.out(403, "no address", logintest.Claims{"sub": "eve", "email_verified": true})
-	for _, email := range []string{"eve@evil.test", "eve@acme.test.evil.test", "eve@sub.acme.test", `"eve@acme.test"@evil.test`, "acme.test", "eve@evil.test@acme.test",
+	for _, email := range []string{"eve@evil.test", "eve@acme.test.evil.test", "eve@sub.acme.test",
+		`"eve@acme.test"@evil.test`, "acme.test", "eve@evil.test@acme.test",
 		"eve@acme.test\n", "Eve <eve@acme.test>", "eve@аcme.test"} {
 		s.out(403, "", person("eve", email))
 	}
@@ -199,8 +208,9 @@ func TestLoginRefusals(t *testing.T) {
 	bad := s.visit(person("eve", "eve@acme.test"))
 	bad["nonce"] = rand.Text()
 	s.refused(401, "another sign-in", "POST", "/v1/outboard/login", bad, keyless)
-	for word, change := range map[string]map[string]any{"redirect_uri": {"redirect_uri": "https://evil.test/callback"}, "code_verifier": {"code_verifier": "x"},
-		"role": {"role": "admin"}, "organization": {"organization": "nowhere"}} {
+	for word, change := range map[string]map[string]any{"redirect_uri": {"redirect_uri": "https://evil.test/callback"},
+		"code_verifier": {"code_verifier": "x"},
+		"role":          {"role": "admin"}, "organization": {"organization": "nowhere"}} {
 		bad := s.visit(person("eve", "eve@acme.test"))
 		maps.Copy(bad, change)
 		status := 400
@@ -216,15 +226,18 @@ func TestLoginRefusals(t *testing.T) {
 	if got.str("user.role") != "developer" {
 		t.Errorf("the control: %s", got.body)
 	}
-	if audit := s.ok("GET", "/v1/outboard/audit?limit=100", nil); !strings.Contains(string(audit.body), "not verified") || !strings.Contains(string(audit.body), `"user.add"`) {
+	if audit := s.ok("GET", "/v1/outboard/audit?limit=100", nil); !strings.Contains(string(audit.body),
+		"not verified") || !strings.Contains(string(audit.body), `"user.add"`) {
 		t.Error("the audit does not tell who was turned away and who came in")
 	}
 }
 
-// Fails if a rule lets somebody into another organization, gives another role than its own, or comes before a person's row.
+// Fails if a rule lets somebody into another organization, gives another role than its own, or comes before a
+// person's row.
 func TestLoginRules(t *testing.T) {
 	s := signingIn(t, false, control.LoginRule{Email: "boss@acme.test", Org: "acme", Role: outboard.RoleAdmin},
-		control.LoginRule{Claim: "groups", Value: "ops", Role: outboard.RoleAdmin}, control.LoginRule{Domain: "acme.test", Org: "acme", Role: outboard.RoleViewer})
+		control.LoginRule{Claim: "groups", Value: "ops",
+			Role: outboard.RoleAdmin}, control.LoginRule{Domain: "acme.test", Org: "acme", Role: outboard.RoleViewer})
 	s.out(503, "acme", person("boss", "boss@acme.test")) // the organization is not there yet
 	acme := s.ok("POST", "/v1/outboard/organizations", `{"name":"acme"}`).str("id")
 	got, boss := s.in(person("boss", "boss@acme.test")) // the first user
@@ -235,12 +248,14 @@ func TestLoginRules(t *testing.T) {
 	if got, _ := s.in(person("dev", "dev@acme.test")); got.str("user.role") != "developer" {
 		t.Errorf("a rule came before a row: %s", got.body)
 	}
-	if got, _ := s.in(person("any", "any@acme.test")); got.str("user.role") != "viewer" || got.str("user.organization_id") != acme {
+	if got, _ := s.in(person("any", "any@acme.test")); got.str("user.role") != "viewer" ||
+		got.str("user.organization_id") != acme {
 		t.Errorf("by domain: %s", got.body)
 	}
 	ops := person("ops", "ops@other.test")
 	ops["groups"] = []string{"staff", "ops"}
-	if got, _ := s.in(ops); got.str("user.role") != "admin" || got.str("user.organization_id") != string(outboard.DefaultOrg) {
+	if got, _ := s.in(ops); got.str("user.role") != "admin" ||
+		got.str("user.organization_id") != string(outboard.DefaultOrg) {
 		t.Errorf("by claim: %s", got.body)
 	}
 	ops["groups"] = []string{}
@@ -254,7 +269,8 @@ func TestLoginRules(t *testing.T) {
 
 // Fails if rules that are to hold at every sign-in leave somebody what the provider took from them.
 func TestLoginRulesFollow(t *testing.T) {
-	s := signingIn(t, true, control.LoginRule{Claim: "groups", Value: "admins", Role: outboard.RoleAdmin}, control.LoginRule{Claim: "groups", Value: "staff", Role: outboard.RoleViewer})
+	s := signingIn(t, true, control.LoginRule{Claim: "groups", Value: "admins", Role: outboard.RoleAdmin},
+		control.LoginRule{Claim: "groups", Value: "staff", Role: outboard.RoleViewer})
 	ann := person("ann", "ann@acme.test")
 	ann["groups"] = []string{"staff", "admins"}
 	got, before := s.in(ann)
@@ -277,12 +293,15 @@ func TestLoginRulesFollow(t *testing.T) {
 // Fails if a server without a provider says anything else than that.
 func TestNoLogin(t *testing.T) {
 	b := newBench(t)
-	start := map[string]any{"redirect_uri": loginBack, "state": rand.Text(), "nonce": rand.Text(), "code_challenge": rand.Text()}
+	start := map[string]any{"redirect_uri": loginBack, "state": rand.Text(), "nonce": rand.Text(),
+		"code_challenge": rand.Text()}
 	b.refused(404, "cannot sign in", "POST", "/v1/outboard/login/start", start, keyless)
-	b.refused(404, "cannot sign in", "POST", "/v1/outboard/login", map[string]any{"code": "c", "redirect_uri": loginBack, "code_verifier": rand.Text(), "nonce": rand.Text()}, keyless)
+	b.refused(404, "cannot sign in", "POST", "/v1/outboard/login", map[string]any{"code": "c",
+		"redirect_uri": loginBack, "code_verifier": rand.Text(), "nonce": rand.Text()}, keyless)
 }
 
-// Fails if a code of another device's sign-in gives two keys, whatever the provider allows, or lets in whom nobody has added.
+// Fails if a code of another device's sign-in gives two keys, whatever the provider allows, or lets in whom
+// nobody has added.
 func TestLoginDeviceOnce(t *testing.T) {
 	s := signingIn(t, false)
 	s.provider.Bend(logintest.Bend{Reuse: true})
@@ -292,26 +311,31 @@ func TestLoginDeviceOnce(t *testing.T) {
 		if d.status != 200 || d.str("verification_uri") == "" || d.str("issuer") != s.provider.URL {
 			t.Fatalf("start: %d %s", d.status, d.body)
 		}
-		if got := s.do("POST", "/v1/outboard/login/device/token", map[string]any{"device_code": d.str("device_code")}, keyless); got.status != 200 || got.str("type") != "login_pending" {
+		if got := s.do("POST", "/v1/outboard/login/device/token", map[string]any{"device_code": d.str("device_code")},
+			keyless); got.status != 200 || got.str("type") != "login_pending" {
 			t.Fatalf("before: %d %s", got.status, got.body)
 		}
 		s.provider.Types(d.str("user_code"), "ok")
 		return d.str("device_code")
 	}
 	s.provider.SignsIn(person("ann", "ann@acme.test"))
-	s.refused(403, "nobody has added", "POST", "/v1/outboard/login/device/token", map[string]any{"device_code": begin()}, keyless)
+	s.refused(403, "nobody has added", "POST", "/v1/outboard/login/device/token",
+		map[string]any{"device_code": begin()}, keyless)
 	s.ok("POST", "/v1/outboard/users", `{"email":"ann@acme.test","role":"viewer"}`)
 	code := begin()
-	if got := s.do("POST", "/v1/outboard/login/device/token", map[string]any{"device_code": code}, keyless); got.status != 200 || got.str("key.kind") != "login" || got.str("key.role") != "viewer" {
+	if got := s.do("POST", "/v1/outboard/login/device/token", map[string]any{"device_code": code},
+		keyless); got.status != 200 || got.str("key.kind") != "login" || got.str("key.role") != "viewer" {
 		t.Fatalf("login: %d %s", got.status, got.body)
 	}
-	s.refused(401, "used already", "POST", "/v1/outboard/login/device/token", map[string]any{"device_code": code}, keyless)
+	s.refused(401, "used already", "POST", "/v1/outboard/login/device/token", map[string]any{"device_code": code},
+		keyless)
 }
 
-// Fails if an organization that adds somebody's address gets them without their word, keeps them from where the server's rules let them in, or
-// if somebody of several organizations cannot choose.
+// Fails if an organization that adds somebody's address gets them without their word, keeps them from where the
+// server's rules let them in, or if somebody of several organizations cannot choose.
 func TestLoginOrganizations(t *testing.T) {
-	s := signingIn(t, false, control.LoginRule{Email: "ann@acme.test", Role: outboard.RoleDeveloper}, control.LoginRule{Email: "boss@evil.test", Org: "evil", Role: outboard.RoleAdmin})
+	s := signingIn(t, false, control.LoginRule{Email: "ann@acme.test", Role: outboard.RoleDeveloper},
+		control.LoginRule{Email: "boss@evil.test", Org: "evil", Role: outboard.RoleAdmin})
 	evil := s.ok("POST", "/v1/outboard/organizations", `{"name":"evil"}`).str("id")
 	_, boss := s.in(person("boss", "boss@evil.test"))
 	for _, email := range []string{"ann@acme.test", "bob@acme.test"} {
@@ -326,7 +350,8 @@ func TestLoginOrganizations(t *testing.T) {
 		return s.do("POST", "/v1/outboard/login", answer, keyless)
 	}
 	ann, bob := person("ann", "ann@acme.test"), person("bob", "bob@acme.test")
-	if got, _ := s.in(ann); got.str("user.organization_id") != string(outboard.DefaultOrg) || got.str("user.role") != "developer" {
+	if got, _ := s.in(ann); got.str("user.organization_id") != string(outboard.DefaultOrg) ||
+		got.str("user.role") != "developer" {
 		t.Errorf("whom a rule lets into default: %s", got.body)
 	}
 	s.out(400, "you are invited to", bob)
@@ -336,7 +361,8 @@ func TestLoginOrganizations(t *testing.T) {
 	if got, _ := s.in(bob); got.str("user.organization_id") != evil {
 		t.Errorf("who has accepted, and is of one: %s", got.body)
 	}
-	if got := at(ann, "evil"); got.status != 200 || got.str("user.organization_id") != evil || got.str("user.role") != "viewer" {
+	if got := at(ann, "evil"); got.status != 200 || got.str("user.organization_id") != evil ||
+		got.str("user.role") != "viewer" {
 		t.Errorf("who accepts besides: %d %s", got.status, got.body)
 	}
 	s.out(400, "you are of 2 organizations", ann)

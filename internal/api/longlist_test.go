@@ -30,15 +30,16 @@ func (b *bench) pagesOf(id string, q url.Values) (out []map[string]any) {
 	}
 }
 
-// If this fails, the history of a long session costs several reads of its log, or says something else in one order than in the other: what
-// turns came to, or what they were allowed to.
+// If this fails, the history of a long session costs several reads of its log, or says something else in one
+// order than in the other: what turns came to, or what they were allowed to.
 func TestListOfALongSession(t *testing.T) {
 	b := newBench(t)
 	id := b.session()
 	budget := outboard.Cost(0)
 	for turn := range 300 {
 		in := b.append(id, &outboard.InputMessage{Content: []outboard.Content{outboard.Text("m")}})[0]
-		ps := []outboard.Payload{&outboard.TurnStarted{Turn: turn + 1}, &outboard.InputProcessed{Input: in.ID, Of: in.Type},
+		ps := []outboard.Payload{&outboard.TurnStarted{Turn: turn + 1},
+			&outboard.InputProcessed{Input: in.ID, Of: in.Type},
 			&outboard.ModelFinished{Stop: "end_turn", Usage: outboard.Usage{Input: int64(turn)}}}
 		if turn%100 == 50 {
 			budget += 1_000_000_000
@@ -74,7 +75,8 @@ func TestListOfALongSession(t *testing.T) {
 			}
 		}
 	}
-	if len(uses) != 300 || reflect.DeepEqual(uses[100], uses[200]) || len(budgets) != 4 { // positive control: there is something to be told
+	// positive control: there is something to be told
+	if len(uses) != 300 || reflect.DeepEqual(uses[100], uses[200]) || len(budgets) != 4 {
 		t.Errorf("%d sums, %d budgets %v", len(uses), len(budgets), budgets)
 	}
 	if _, n := rows(url.Values{"limit": {"500"}, "types[]": {"session.usage"}}); n < 300 {
@@ -82,7 +84,8 @@ func TestListOfALongSession(t *testing.T) {
 	}
 }
 
-// If this fails, a page of large events takes as much memory as 1,000 of them, or pages that end early lose or repeat one.
+// If this fails, a page of large events takes as much memory as 1,000 of them, or pages that end early lose or
+// repeat one.
 func TestListOfLargeEvents(t *testing.T) {
 	b := newBench(t)
 	id := b.session()
@@ -94,7 +97,8 @@ func TestListOfLargeEvents(t *testing.T) {
 		t.Fatalf("%d messages wait, %v", len(waiting), err)
 	}
 	b.append(id, &outboard.TurnStarted{Turn: 1}, &outboard.InputProcessed{Input: waiting[0].ID, Of: waiting[0].Type},
-		&outboard.InputProcessed{Input: waiting[1].ID, Of: waiting[1].Type}, &outboard.InputProcessed{Input: waiting[2].ID, Of: waiting[2].Type})
+		&outboard.InputProcessed{Input: waiting[1].ID,
+			Of: waiting[1].Type}, &outboard.InputProcessed{Input: waiting[2].ID, Of: waiting[2].Type})
 	lists := map[string][]any{}
 	for _, order := range []string{"asc", "desc"} {
 		q, pages := url.Values{"order": {order}}, 0

@@ -70,10 +70,12 @@ func TestSandboxLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	evs := k.turn("- bash: 'cat file; echo \"[$A]\"'", "- say: end")
-	if got := texts(evs, "agent.tool_result"); len(got) != 1 || !strings.HasSuffix(got[0], "saved\n[]\n") || of(evs, "agent.tool_result")[0]["is_error"] != false {
+	if got := texts(evs, "agent.tool_result"); len(got) != 1 || !strings.HasSuffix(got[0], "saved\n[]\n") ||
+		of(evs, "agent.tool_result")[0]["is_error"] != false {
 		t.Errorf("after a loss between turns: %q", got)
 	}
-	if notes := k.told(); len(notes) != 1 || !strings.Contains(notes[0], "lost") || !strings.Contains(notes[0], "checkpoint") || k.machine() == first {
+	if notes := k.told(); len(notes) != 1 || !strings.Contains(notes[0], "lost") ||
+		!strings.Contains(notes[0], "checkpoint") || k.machine() == first {
 		t.Errorf("the model was told %q", notes)
 	}
 
@@ -96,7 +98,8 @@ func TestSandboxLost(t *testing.T) {
 	evs, stop, _ = k.rest()
 	l.open(t) // for what the dead machine left
 	results, out := of(evs, "agent.tool_result"), texts(evs, "agent.tool_result")
-	if stop != "end_turn" || len(out) != 2 || results[0]["is_error"] != true || !strings.Contains(out[0], "OUTCOME UNKNOWN") || out[1] != "saved\nmore\n" {
+	if stop != "end_turn" || len(out) != 2 || results[0]["is_error"] != true ||
+		!strings.Contains(out[0], "OUTCOME UNKNOWN") || out[1] != "saved\nmore\n" {
 		t.Errorf("after a loss during a call: %s, %q", stop, out)
 	}
 	if notes := k.told(); len(notes) != 3 {
@@ -139,7 +142,8 @@ func TestWebFetch(t *testing.T) {
 		switch r.URL.Path {
 		case "/page":
 			w.Header().Set("Content-Type", "text/html")
-			io.WriteString(w, "<html><head><title>A page</title></head><body><p>Readable <b>text</b>.</p><script>no()</script></body></html>")
+			io.WriteString(w, "<html><head><title>A page</title></head><body><p>Readable "+
+				"<b>text</b>.</p><script>no()</script></body></html>")
 		case "/inside":
 			http.Redirect(w, r, "http://169.254.169.254/latest/meta-data/", http.StatusFound)
 		default:
@@ -155,15 +159,18 @@ func TestWebFetch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := whole(t, outboardtest.Options{Fetch: tool.FetcherConfig{Ports: []int{port}, Guard: outbound.Guard{Private: outbound.Loopback,
-		Resolve: func(context.Context, string) ([]netip.Addr, error) {
-			return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
-		}}}})
+	b := whole(t, outboardtest.Options{Fetch: tool.FetcherConfig{Ports: []int{port},
+		Guard: outbound.Guard{Private: outbound.Loopback,
+			Resolve: func(context.Context, string) ([]netip.Addr, error) {
+				return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+			}}}})
 	k := b.talk("always_allow")
 	site := "http://site.test:" + u.Port()
-	evs := k.turn("- web_fetch: "+site+"/page", "- parallel:", "  - web_fetch: "+site+"/inside", "  - web_fetch: http://10.0.0.1/", "- say: end")
+	evs := k.turn("- web_fetch: "+site+"/page", "- parallel:", "  - web_fetch: "+site+"/inside",
+		"  - web_fetch: http://10.0.0.1/", "- say: end")
 	results, out := of(evs, "agent.tool_result"), texts(evs, "agent.tool_result")
-	if len(out) != 3 || results[0]["is_error"] != false || !strings.Contains(out[0], "Readable text") || strings.Contains(out[0], "no()") {
+	if len(out) != 3 || results[0]["is_error"] != false || !strings.Contains(out[0], "Readable text") ||
+		strings.Contains(out[0], "no()") {
 		t.Fatalf("results %q", out)
 	}
 	for i := 1; i < 3; i++ {
@@ -171,7 +178,8 @@ func TestWebFetch(t *testing.T) {
 			t.Errorf("an address inside: %q", out[i])
 		}
 	}
-	if got := types(k.list(k.id, "?include[]=outboard")); slices.ContainsFunc(got, func(s string) bool { return strings.HasSuffix(s, "sandbox.ready") }) {
+	if got := types(k.list(k.id, "?include[]=outboard")); slices.ContainsFunc(got,
+		func(s string) bool { return strings.HasSuffix(s, "sandbox.ready") }) {
 		t.Errorf("a sandbox was made to fetch a page: %v", got)
 	}
 }

@@ -71,8 +71,9 @@ func (s *server) getModel(r *request) (any, error) {
 
 // showModel describes a configured model. When it was created is not known here; the wire wants a time all the same.
 func (r *request) showModel(m control.Model) modelInfoOut {
-	out := modelInfoOut{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: stamp(time.Unix(0, 0)), Lifecycle: "active",
-		MaxInput: m.Context, MaxOutput: m.Output}
+	out := modelInfoOut{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: stamp(time.Unix(0, 0)),
+		Lifecycle: "active",
+		MaxInput:  m.Context, MaxOutput: m.Output}
 	if m.Alias != "" {
 		out.ID, out.DisplayName = m.Alias, m.Alias+" ("+m.ID+")"
 	}

@@ -11,18 +11,22 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// If this fails, a host that was let in stays in for the session's life, whatever its owner thinks of it later; or the question about it
-// waits on, for an answer that has been given, and takes one of the few places; or an allow answers what nobody was asked by it.
+// If this fails, a host that was let in stays in for the session's life, whatever its owner thinks of it later;
+// or the question about it waits on, for an answer that has been given, and takes one of the few places; or an
+// allow answers what nobody was asked by it.
 func TestAllowAndTakeBackAHost(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
-	env := b.ok("POST", "/v1/environments", map[string]any{"name": "e", "config": map[string]any{"type": "cloud", "networking": map[string]any{"type": "limited"}}}).str("id")
+	env := b.ok("POST", "/v1/environments", map[string]any{"name": "e",
+		"config": map[string]any{"type": "cloud", "networking": map[string]any{"type": "limited"}}}).str("id")
 	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps"}).str("id")
-	id := outboard.SessionID(b.ok("POST", "/v1/sessions", map[string]any{"agent": agent, "environment_id": env}).str("id"))
+	id := outboard.SessionID(b.ok("POST", "/v1/sessions", map[string]any{"agent": agent,
+		"environment_id": env}).str("id"))
 	ask := func(a outboard.Approval, target outboard.NetTarget) {
 		t.Helper()
 		a.ID, a.Session, a.Action, a.Digest, a.Request = outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval), id, "http.request", "d", "r"
 		a.Resource = fmt.Sprintf("%s:%d", target.Host, target.Port)
-		a.State, a.Net, a.CreatedAt, a.ExpiresAt = outboard.ApprovalPending, &target, time.Now(), time.Now().Add(time.Hour)
+		a.State, a.Net, a.CreatedAt, a.ExpiresAt = outboard.ApprovalPending, &target, time.Now(), time.Now().
+			Add(time.Hour)
 		if _, err := b.store.AskNet(t.Context(), a, store.NetAsks{Pending: 20, Session: 20, Org: 100}); err != nil {
 			t.Fatal(err)
 		}
@@ -50,14 +54,16 @@ func TestAllowAndTakeBackAHost(t *testing.T) {
 	for _, host := range []string{"a.example", "policy.example", "two.example", "other.example"} {
 		b.ok("POST", path+"/allow", map[string]any{"host": host, "scope": "session"})
 	}
-	b.ok("POST", path+"/allow", map[string]any{"host": "b.example", "port": 443, "scope": "once"}) // less than what is asked about
+	// less than what is asked about
+	b.ok("POST", path+"/allow", map[string]any{"host": "b.example", "port": 443, "scope": "once"})
 	waiting("a.example:8443", "b.example:0", "policy.example:0", "two.example:0", "other.example:0")
 	list, err := b.store.Approvals(t.Context(), store.ApprovalFilter{Session: id})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range list {
-		if a.Resource == "a.example:0" && (a.State != outboard.ApprovalAllowed || a.Answer == nil || !a.Answer.Allow || a.Answer.Name != "admin") {
+		if a.Resource == "a.example:0" && (a.State != outboard.ApprovalAllowed || a.Answer == nil || !a.Answer.Allow ||
+			a.Answer.Name != "admin") {
 			t.Errorf("the approval of what was allowed: %+v", a)
 		}
 	}

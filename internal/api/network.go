@@ -45,7 +45,8 @@ type networkOut struct {
 }
 
 func showNetwork(n control.Network) networkOut {
-	return networkOut{Type: "outboard.network", Mode: n.Mode, Allow: some(n.Rules), Grants: n.Grants, Budget: n.Budget, Used: n.Used, Ask: n.Ask, Denied: n.Denied, Except: n.Except, Headers: n.Headers, Proxy: n.Proxy}
+	return networkOut{Type: "outboard.network", Mode: n.Mode, Allow: some(n.Rules), Grants: n.Grants, Budget: n.Budget,
+		Used: n.Used, Ask: n.Ask, Denied: n.Denied, Except: n.Except, Headers: n.Headers, Proxy: n.Proxy}
 }
 
 func (s *server) sessionNetwork(r *request) (any, error) {
@@ -95,7 +96,8 @@ func (o *networkRecordOut) takeApart() {
 		return
 	}
 	host, path, _ := strings.Cut(rest, "/")
-	o.Host, o.Port, o.Path = host, map[string]int{"http": 80, "https": 443}[scheme], "/"+path // the path is decoded: it is no URL
+	// the path is decoded: it is no URL
+	o.Host, o.Port, o.Path = host, map[string]int{"http": 80, "https": 443}[scheme], "/"+path
 	if name, port, err := net.SplitHostPort(host); err == nil {
 		o.Host = name
 		o.Port, _ = strconv.Atoi(port) // cannot fail: the gateway wrote it
@@ -133,7 +135,8 @@ func (r *request) networkLog(read func(before int64, limit int) ([]control.Audit
 		out.NextPage = &next
 	}
 	for _, a := range list {
-		record := networkRecordOut{Type: "outboard.network.request", Num: a.Num, At: stamp(a.At), Request: a.Resource, Decision: a.Decision, Rule: a.Rule,
+		record := networkRecordOut{Type: "outboard.network.request", Num: a.Num, At: stamp(a.At), Request: a.Resource,
+			Decision: a.Decision, Rule: a.Rule,
 			Detail: json.RawMessage(a.Detail)}
 		record.takeApart()
 		out.Data = append(out.Data, record)
@@ -151,7 +154,8 @@ func (s *server) disallowNetwork(r *request) (any, error) {
 		}
 	}
 	host := canonicalHost(r.query.Get("host"))
-	out, err := s.ctl.DisallowNetwork(r.Context(), r.by, outboard.SessionID(r.PathValue("session")), host, port, r.query.Get("rule") == "true")
+	out, err := s.ctl.DisallowNetwork(r.Context(), r.by, outboard.SessionID(r.PathValue("session")), host, port,
+		r.query.Get("rule") == "true")
 	if err != nil {
 		return nil, err
 	}

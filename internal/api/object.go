@@ -14,9 +14,9 @@ func bad(format string, args ...any) *outboard.Error {
 	return outboard.Errorf(outboard.Invalid, format, args...)
 }
 
-// object decodes a JSON object into the struct v points at, strictly: field names must match exactly, none may be unknown or
-// repeated, and those tagged need:"yes" must be present and not null. path names the object in errors ("" for the body).
-// Fields of type json.RawMessage are left to the caller, who knows their union.
+// object decodes a JSON object into the struct v points at, strictly: field names must match exactly, none may
+// be unknown or repeated, and those tagged need:"yes" must be present and not null. path names the object in
+// errors ("" for the body). Fields of type json.RawMessage are left to the caller, who knows their union.
 func object(path string, b []byte, v any) error {
 	fields, err := members(path, b)
 	if err != nil {
@@ -88,7 +88,8 @@ func decodeField(path string, raw json.RawMessage, v reflect.Value) error {
 	return nil
 }
 
-// members splits an object into its raw members, which share its memory. b is valid JSON: control.CheckJSON has seen it.
+// members splits an object into its raw members, which share its memory. b is valid JSON: control.CheckJSON has
+// seen it.
 func members(path string, b []byte) (map[string]json.RawMessage, error) {
 	i := skipSpace(b, 0)
 	if i == len(b) || b[i] != '{' {

@@ -9,9 +9,11 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// Fails if splitting an object gives other members than decoding it: a client's field would be lost, or half of one read.
+// Fails if splitting an object gives other members than decoding it: a client's field would be lost, or half of
+// one read.
 func FuzzMembers(f *testing.F) {
-	for _, s := range []string{`{}`, ` { "a" : 1 , "b":"x,}\"" ,"c":[{"d":"]"}],"e":null,"\u0061a":true}`, `{"a":{"b":{}},"c":-1.5e3}`, "{\"a\"\n:\t\"\\\\\"}", `[]`, `{"a":1,"a":2}`} {
+	for _, s := range []string{`{}`, ` { "a" : 1 , "b":"x,}\"" ,"c":[{"d":"]"}],"e":null,"\u0061a":true}`,
+		`{"a":{"b":{}},"c":-1.5e3}`, "{\"a\"\n:\t\"\\\\\"}", `[]`, `{"a":1,"a":2}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -58,12 +58,14 @@ func parseCursor(token, list, order string) (cursor, error) {
 	return c, nil
 }
 
-// within refuses created_at filters that leave out the row that the cursor stands on: such a page would be empty, and look like the end.
+// within refuses created_at filters that leave out the row that the cursor stands on: such a page would be
+// empty, and look like the end.
 func (c cursor) within(t between) error {
 	if c.At == 0 || t.holds(time.UnixMicro(c.At).UTC()) {
 		return nil
 	}
-	return bad("page: the cursor is outside of created_at").WithHint("keep the filters of the first page, or begin without page")
+	return bad("page: the cursor is outside of created_at").
+		WithHint("keep the filters of the first page, or begin without page")
 }
 
 func badCursor() error {
@@ -104,7 +106,8 @@ func (r *request) rows(list string, def, most int) (q rows, err error) {
 	return q, c.within(t)
 }
 
-// cut takes a page out of a whole list that is in memory, newest first: what was made before the cursor's row, which may be gone.
+// cut takes a page out of a whole list that is in memory, newest first: what was made before the cursor's row,
+// which may be gone.
 func cut[T any](q rows, all []T, row func(T) (string, time.Time)) []T {
 	out := []T{}
 	for _, v := range all {

@@ -34,7 +34,8 @@ type userOut struct {
 }
 
 func showUser(u outboard.User) userOut {
-	return userOut{"user", string(u.ID), string(u.Org), u.Email, u.Name, u.Role, u.Subject != "", stamp(u.CreatedAt), stampOrNull(u.RemovedAt)}
+	return userOut{"user", string(u.ID), string(u.Org), u.Email, u.Name, u.Role, u.Subject != "", stamp(u.CreatedAt),
+		stampOrNull(u.RemovedAt)}
 }
 
 type keyOut struct {
@@ -52,14 +53,17 @@ type keyOut struct {
 	CreatedAt   string   `json:"created_at"`
 	ExpiresAt   *string  `json:"expires_at"`
 	RevokedAt   *string  `json:"revoked_at"`
-	Secret      string   `json:"secret,omitempty"`      // only in the answer that makes it
-	RenewAfter  *string  `json:"renew_after,omitempty"` // only in the answers that make or renew a login which can be renewed
-	Made        []keyOut `json:"made,omitempty"`        // only in the answer that revokes it: the keys that were made with it, and with those
+	Secret      string   `json:"secret,omitempty"` // only in the answer that makes it
+	// only in the answers that make or renew a login which can be renewed
+	RenewAfter *string `json:"renew_after,omitempty"`
+	// only in the answer that revokes it: the keys that were made with it, and with those
+	Made []keyOut `json:"made,omitempty"`
 }
 
 func showKey(k outboard.Key) keyOut {
-	out := keyOut{Type: "key", ID: string(k.ID), Org: string(k.Org), Kind: string(k.Kind), Name: k.Name, Role: k.Role, Scopes: k.Scopes,
-		User: textOrNull(string(k.User)), Environment: textOrNull(string(k.Environment)), Maker: textOrNull(k.Maker), MadeWith: textOrNull(string(k.MadeWith)),
+	out := keyOut{Type: "key", ID: string(k.ID), Org: string(k.Org), Kind: string(k.Kind), Name: k.Name, Role: k.Role,
+		Scopes: k.Scopes,
+		User:   textOrNull(string(k.User)), Environment: textOrNull(string(k.Environment)), Maker: textOrNull(k.Maker), MadeWith: textOrNull(string(k.MadeWith)),
 		CreatedAt: stamp(k.CreatedAt), ExpiresAt: stampOrNull(k.ExpiresAt),
 		RevokedAt: stampOrNull(k.RevokedAt), RenewAfter: stampOrNull(k.RenewAfter)}
 	if out.Scopes == nil {
@@ -105,7 +109,8 @@ func (s *server) listUsers(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(q, list, func(u outboard.User) (string, time.Time) { return string(u.ID), u.CreatedAt }, showUser), nil
+	return pageOf(q, list, func(u outboard.User) (string, time.Time) { return string(u.ID), u.CreatedAt },
+		showUser), nil
 }
 
 func userID(r *request) outboard.UserID { return outboard.UserID(r.PathValue("user")) }
@@ -182,8 +187,9 @@ func (s *server) createKey(r *request) (any, error) {
 	if err := r.decode(&in); err != nil {
 		return nil, err
 	}
-	k, secret, err := s.ctl.CreateKey(r.Context(), r.by, control.KeyRequest{Name: in.Name, Role: in.Role, Scopes: in.Scopes,
-		User: outboard.UserID(in.User), Environment: outboard.EnvironmentID(in.Environment), TTL: boxTTL(in.Expires)})
+	k, secret, err := s.ctl.CreateKey(r.Context(), r.by, control.KeyRequest{Name: in.Name, Role: in.Role,
+		Scopes: in.Scopes,
+		User:   outboard.UserID(in.User), Environment: outboard.EnvironmentID(in.Environment), TTL: boxTTL(in.Expires)})
 	out := showKey(k)
 	out.Secret = secret
 	return out, err

@@ -16,7 +16,8 @@ import (
 // crowd is people with a key each, made by who runs the server.
 func (b *bench) crowd(names ...string) map[string]outboard.Caller {
 	b.t.Helper()
-	op := outboard.Caller{Key: outboard.KeyID(b.admin()), Name: "admin", Role: outboard.RoleAdmin, Kind: outboard.KeyOperator}
+	op := outboard.Caller{Key: outboard.KeyID(b.admin()), Name: "admin", Role: outboard.RoleAdmin,
+		Kind: outboard.KeyOperator}
 	out := map[string]outboard.Caller{}
 	for _, name := range names {
 		u, err := b.ctl.AddUser(b.t.Context(), op, name+"@a.test", "", outboard.RoleDeveloper)
@@ -24,7 +25,8 @@ func (b *bench) crowd(names ...string) map[string]outboard.Caller {
 			b.t.Fatal(err)
 		}
 		for _, which := range []string{"", " again"} {
-			_, secret, err := b.ctl.CreateKey(b.t.Context(), op, control.KeyRequest{Name: name + which, Role: outboard.RoleDeveloper, User: u.ID})
+			_, secret, err := b.ctl.CreateKey(b.t.Context(), op, control.KeyRequest{Name: name + which,
+				Role: outboard.RoleDeveloper, User: u.ID})
 			if err != nil {
 				b.t.Fatal(err)
 			}
@@ -38,8 +40,9 @@ func (b *bench) crowd(names ...string) map[string]outboard.Caller {
 
 const twoPeople = `@id("two") @effect("ask") @approvals("2") forbid (principal, action in [Action::"bash", Action::"http.request"], resource);`
 
-// Fails if a call that two people must allow runs by one of them, by one person with two keys, or with the session's owner as the second;
-// if one is not told who has allowed it; or if somebody's allow becomes one for more than this call.
+// Fails if a call that two people must allow runs by one of them, by one person with two keys, or with the
+// session's owner as the second; if one is not told who has allowed it; or if somebody's allow becomes one for
+// more than this call.
 func TestTwoPeople(t *testing.T) {
 	b := whole(t, outboardtest.Options{Policy: policy.Config{Operator: twoPeople}})
 	who := b.crowd("ann", "bob", "cy")
@@ -52,14 +55,16 @@ func TestTwoPeople(t *testing.T) {
 	b.refused(403, "may not answer", "POST", one, map[string]any{"result": "allow"}) // the owner
 	allow := func(name string) string {
 		t.Helper()
-		a, err := b.ctl.AnswerApproval(t.Context(), who[name], ref, control.ApprovalAnswer{Allow: true, Digest: row.str("digest")})
+		a, err := b.ctl.AnswerApproval(t.Context(), who[name], ref, control.ApprovalAnswer{Allow: true,
+			Digest: row.str("digest")})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return string(a.Approval.State)
 	}
 	for _, scope := range []string{"session", "agent"} {
-		if _, err := b.ctl.AnswerApproval(t.Context(), who["ann"], ref, control.ApprovalAnswer{Allow: true, Scope: scope}); outboard.KindOf(err) != outboard.Invalid {
+		if _, err := b.ctl.AnswerApproval(t.Context(), who["ann"], ref,
+			control.ApprovalAnswer{Allow: true, Scope: scope}); outboard.KindOf(err) != outboard.Invalid {
 			t.Errorf("%s: %v", scope, err)
 		}
 	}
@@ -72,11 +77,13 @@ func TestTwoPeople(t *testing.T) {
 		Needs int
 		Votes []struct{ By, At string }
 	}
-	if err := json.Unmarshal(b.ok("GET", one, nil).body, &shown); err != nil || shown.Needs != 2 || len(shown.Votes) != 2 || shown.Votes[0].By != "ann@a.test" || shown.Votes[0].At == "" {
+	if err := json.Unmarshal(b.ok("GET", one, nil).body, &shown); err != nil || shown.Needs != 2 ||
+		len(shown.Votes) != 2 || shown.Votes[0].By != "ann@a.test" || shown.Votes[0].At == "" {
 		t.Errorf("shown: %+v, %v", shown, err)
 	}
 	answer := func(name string, more ...outboard.Payload) ([]outboard.Event, error) { // as user.tool_confirmation does
-		return b.ctl.Send(t.Context(), who[name], outboard.SessionID(id), append([]outboard.Payload{&outboard.InputConfirmation{Call: call, Allow: true}}, more...))
+		return b.ctl.Send(t.Context(), who[name], outboard.SessionID(id),
+			append([]outboard.Payload{&outboard.InputConfirmation{Call: call, Allow: true}}, more...))
 	}
 	if sent, err := answer("ann again"); err != nil || len(sent) != 0 {
 		t.Errorf("by the wire: %v, %v", sent, err)
@@ -97,7 +104,8 @@ func TestTwoPeople(t *testing.T) {
 		t.Errorf("grants: %v, %v", list, err)
 	}
 	// A grant of one person is not enough, and one no is.
-	if _, err := b.ctl.AddGrant(t.Context(), who["ann"], outboard.Grant{Session: outboard.SessionID(id), Actions: []string{"bash"}, Resources: []string{"*"},
+	if _, err := b.ctl.AddGrant(t.Context(), who["ann"], outboard.Grant{Session: outboard.SessionID(id),
+		Actions: []string{"bash"}, Resources: []string{"*"},
 		ExpiresAt: time.Now().Add(time.Hour), Why: "w"}); err != nil {
 		t.Fatal(err)
 	}
@@ -106,13 +114,14 @@ func TestTwoPeople(t *testing.T) {
 	ref = outboard.ApprovalID(b.pending(id)[0]["id"].(string))
 	row = b.ok("GET", "/v1/approvals/"+string(ref), nil)
 	allow("ann")
-	if a, err := b.ctl.AnswerApproval(t.Context(), who["bob"], ref, control.ApprovalAnswer{}); err != nil || a.Approval.State != outboard.ApprovalDenied {
+	if a, err := b.ctl.AnswerApproval(t.Context(), who["bob"], ref, control.ApprovalAnswer{}); err != nil ||
+		a.Approval.State != outboard.ApprovalDenied {
 		t.Errorf("denied: %+v, %v", a.Approval, err)
 	}
 }
 
-// Fails if of people who allow a call at the same moment none is the last, the call runs twice, or somebody's allow counts who was demoted
-// after it.
+// Fails if of people who allow a call at the same moment none is the last, the call runs twice, or somebody's
+// allow counts who was demoted after it.
 func TestTwoPeopleAtOnce(t *testing.T) {
 	b := whole(t, outboardtest.Options{Policy: policy.Config{Operator: twoPeople}})
 	who := b.crowd("ann", "bob", "cy")
@@ -148,8 +157,10 @@ func TestTwoPeopleAtOnce(t *testing.T) {
 	if _, err := b.ctl.AnswerApproval(t.Context(), who["ann"], ref, control.ApprovalAnswer{Allow: true}); err != nil {
 		t.Fatal(err)
 	}
-	op := outboard.Caller{Key: outboard.KeyID(b.admin()), Name: "admin", Role: outboard.RoleAdmin, Kind: outboard.KeyOperator}
-	if _, err := b.ctl.UpdateUser(t.Context(), op, who["ann"].User, control.UserPatch{Role: new(outboard.RoleViewer)}); err != nil {
+	op := outboard.Caller{Key: outboard.KeyID(b.admin()), Name: "admin", Role: outboard.RoleAdmin,
+		Kind: outboard.KeyOperator}
+	if _, err := b.ctl.UpdateUser(t.Context(), op, who["ann"].User,
+		control.UserPatch{Role: new(outboard.RoleViewer)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ name, want string }{{"bob", "pending"}, {"cy", "allowed"}} {
@@ -166,9 +177,12 @@ func TestTwoPeopleForAHost(t *testing.T) {
 	who := b.crowd("ann", "bob")
 	id, _ := b.asking("always_allow")
 	now := time.Now()
-	a, err := b.store.AskNet(t.Context(), outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval), Session: outboard.SessionID(id),
-		Action: policy.ActionHTTP, Resource: "h.example/a", Digest: "d", Request: "r", Why: "two", Approver: outboard.ApproverOther, Needs: 2, State: outboard.ApprovalPending,
-		CreatedAt: now, ExpiresAt: now.Add(time.Hour), Net: &outboard.NetTarget{Host: "h.example", Policy: true}}, store.NetAsks{Pending: 20, Session: 20, Org: 100})
+	a, err := b.store.AskNet(t.Context(),
+		outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval),
+			Session: outboard.SessionID(id),
+			Action:  policy.ActionHTTP, Resource: "h.example/a", Digest: "d", Request: "r", Why: "two", Approver: outboard.ApproverOther, Needs: 2, State: outboard.ApprovalPending,
+			CreatedAt: now, ExpiresAt: now.Add(time.Hour), Net: &outboard.NetTarget{Host: "h.example",
+				Policy: true}}, store.NetAsks{Pending: 20, Session: 20, Org: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +193,8 @@ func TestTwoPeopleForAHost(t *testing.T) {
 		t.Errorf("for the session: %v", err)
 	}
 	for _, name := range []string{"ann", "ann again"} {
-		if got, err := allow(name, ""); err != nil || got.Approval.State != outboard.ApprovalPending || got.Grant != nil || len(got.Approval.Votes) == 0 {
+		if got, err := allow(name, ""); err != nil || got.Approval.State != outboard.ApprovalPending ||
+			got.Grant != nil || len(got.Approval.Votes) == 0 {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
@@ -202,7 +217,8 @@ func TestTwoPeopleForAHost(t *testing.T) {
 	}
 	request := func(key string) outboard.Decision {
 		t.Helper()
-		r := &policy.Request{Session: outboard.SessionID(id), Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment, Action: policy.ActionHTTP,
+		r := &policy.Request{Session: outboard.SessionID(id), Owner: cfg.Owner, Agent: cfg.Agent.ID,
+			Environment: cfg.Environment, Action: policy.ActionHTTP,
 			Resource: "h.example", Context: policy.Context{Host: "h.example", Path: "/a"}}
 		v, grant := engine.Decide(t.Context(), r)
 		if v.Decision == outboard.Allow {

@@ -49,8 +49,8 @@ func putKey(b *bench, k outboard.Key, secret string) outboard.KeyID {
 	return k.ID
 }
 
-// Fails if somebody who was removed keeps a key, a stream, a grant, an approval that waits or a session that goes on; or if letting them
-// in again gives back what ended.
+// Fails if somebody who was removed keeps a key, a stream, a grant, an approval that waits or a session that
+// goes on; or if letting them in again gives back what ended.
 func TestRemovedUser(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	user := b.ok("POST", "/v1/outboard/users", `{"email":"Ann@A.test","role":"developer"}`)
@@ -64,7 +64,8 @@ func TestRemovedUser(t *testing.T) {
 		t.Fatalf("whoami: %s", got.body)
 	}
 	session, f := theirs.asking("always_ask")
-	grant := theirs.ok("POST", "/v1/grants", map[string]any{"session_id": session, "actions": []string{"read"}, "resources": []string{"*"},
+	grant := theirs.ok("POST", "/v1/grants", map[string]any{"session_id": session, "actions": []string{"read"},
+		"resources":  []string{"*"},
 		"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "why": "w"}).str("id")
 	events := "/v1/sessions/" + session + "/events"
 	theirs.ok("POST", events, send(message("- bash: echo effect\n- say: end\n")))
@@ -101,13 +102,14 @@ func TestRemovedUser(t *testing.T) {
 	b.ok("POST", events, send(message("- say: again\n")))
 }
 
-// Fails if a person who signs in again is asked again about what was allowed them; or if that serves somebody else, a program, or a fork that
-// somebody else makes.
+// Fails if a person who signs in again is asked again about what was allowed them; or if that serves somebody
+// else, a program, or a fork that somebody else makes.
 func TestGrantsOfAPerson(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	key := func(name, user string) *bench {
 		theirs := *b
-		theirs.key = b.ok("POST", "/v1/outboard/keys", map[string]any{"name": name, "role": "developer", "user_id": user}).str("secret")
+		theirs.key = b.ok("POST", "/v1/outboard/keys", map[string]any{"name": name, "role": "developer",
+			"user_id": user}).str("secret")
 		return &theirs
 	}
 	user := func(email string) string {
@@ -131,7 +133,8 @@ func TestGrantsOfAPerson(t *testing.T) {
 	if run(of, f) {
 		t.Fatal("control: nothing asks")
 	}
-	given := b.ok("POST", "/v1/approvals/"+b.pending(of)[0]["id"].(string), map[string]any{"result": "allow", "scope": "agent"})
+	given := b.ok("POST", "/v1/approvals/"+b.pending(of)[0]["id"].(string),
+		map[string]any{"result": "allow", "scope": "agent"})
 	f.until("session.status_idle")
 	if got := given.str("grant.human_id"); got != ann {
 		t.Errorf("the grant is for %s, want %s", got, ann)
@@ -140,7 +143,8 @@ func TestGrantsOfAPerson(t *testing.T) {
 		what string
 		by   *bench
 		want bool
-	}{{"the same key", first, true}, {"another key of hers", second, true}, {"somebody else", his, false}, {"a program", ci, false}} {
+	}{{"the same key", first, true}, {"another key of hers", second, true}, {"somebody else", his, false}, {"a program",
+		ci, false}} {
 		id, f := session(c.by)
 		if got := run(id, f); got != c.want {
 			t.Errorf("%s: it ran without asking: %v", c.what, got)
@@ -153,7 +157,8 @@ func TestGrantsOfAPerson(t *testing.T) {
 
 	// A key of hers names her, and so does her id; a program's key names the program.
 	give := func(human string) string {
-		return b.ok("POST", "/v1/grants", map[string]any{"human_id": human, "agent_id": agent, "actions": []string{"bash"}, "resources": []string{"*"},
+		return b.ok("POST", "/v1/grants", map[string]any{"human_id": human, "agent_id": agent,
+			"actions": []string{"bash"}, "resources": []string{"*"},
 			"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "why": "w"}).str("human_id")
 	}
 	me := func(by *bench) string { return by.ok("GET", "/v1/outboard/whoami", nil).str("key.id") }
@@ -169,7 +174,8 @@ func TestGrantsOfAPerson(t *testing.T) {
 		t.Error("another program ran by the grant of the first")
 	}
 	b.ok("DELETE", "/v1/outboard/users/"+ann, nil)
-	b.refused(400, "was removed", "POST", "/v1/grants", map[string]any{"human_id": ann, "actions": []string{"bash"}, "resources": []string{"*"},
+	b.refused(400, "was removed", "POST", "/v1/grants", map[string]any{"human_id": ann, "actions": []string{"bash"},
+		"resources":  []string{"*"},
 		"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "why": "w"})
 	b.ok("POST", "/v1/outboard/users/"+ann+"/restore", nil)
 	if id, f := session(key("ann, back", ann)); run(id, f) {
@@ -177,8 +183,9 @@ func TestGrantsOfAPerson(t *testing.T) {
 	}
 }
 
-// Fails if somebody who was removed or demoted goes on with a key that they made, for a program or for somebody else, and whose secret they have
-// seen; or if that ends keys which tell them nothing, or which may no more than they.
+// Fails if somebody who was removed or demoted goes on with a key that they made, for a program or for somebody
+// else, and whose secret they have seen; or if that ends keys which tell them nothing, or which may no more than
+// they.
 func TestKeysMadeBySomebodyWhoLeaves(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	user := func(email, role string) string {
@@ -211,7 +218,8 @@ func TestKeysMadeBySomebodyWhoLeaves(t *testing.T) {
 	session, f := ci.asking("always_ask")
 	ci.ok("POST", "/v1/sessions/"+session+"/events", send(message("- bash: echo effect\n- say: end\n")))
 	f.until("session.status_idle")
-	grant := ci.ok("POST", "/v1/grants", map[string]any{"session_id": session, "actions": []string{"read"}, "resources": []string{"*"},
+	grant := ci.ok("POST", "/v1/grants", map[string]any{"session_id": session, "actions": []string{"read"},
+		"resources":  []string{"*"},
 		"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "why": "w"}).str("id")
 	bobsSession, g := bobs.asking("always_ask")
 	bobs.ok("POST", "/v1/sessions/"+bobsSession+"/events", send(message("- bash: echo effect\n- say: end\n")))
@@ -227,7 +235,8 @@ func TestKeysMadeBySomebodyWhoLeaves(t *testing.T) {
 	works(reader, "a program of a lower role, demoted", true)
 	works(second, "a program's program of her role, demoted", true)
 	again := b.ok("POST", "/v1/outboard/users/"+ann, `{"role":"admin"}`)
-	herAdmin := key(key(b, "ann again", "admin", again.str("id")).bench, "bob's admin", "admin", user("dan@a.test", "admin"))
+	herAdmin := key(key(b, "ann again", "admin", again.str("id")).bench, "bob's admin", "admin",
+		user("dan@a.test", "admin"))
 	herAdmin.refused(400, "would end with them", "DELETE", "/v1/outboard/users/"+ann, nil)
 	if got := b.ok("GET", "/v1/grants/"+grant, nil); got.str("revoked_at") == "" {
 		t.Errorf("what her program granted stays: %s", got.body)
@@ -235,7 +244,8 @@ func TestKeysMadeBySomebodyWhoLeaves(t *testing.T) {
 	if waits := b.pending(session); len(waits) != 0 {
 		t.Errorf("her program's session waits still: %v", waits)
 	}
-	if log := b.ok("GET", "/v1/sessions/"+session+"/events?limit=100", nil); !strings.Contains(string(log.body), "user.interrupt") {
+	if log := b.ok("GET", "/v1/sessions/"+session+"/events?limit=100", nil); !strings.Contains(string(log.body),
+		"user.interrupt") {
 		t.Errorf("her program's session was not interrupted: %s", log.body)
 	}
 
@@ -248,22 +258,25 @@ func TestKeysMadeBySomebodyWhoLeaves(t *testing.T) {
 	works(second, "a program's program, removed", false)
 	works(mine, "a key of the operator's", true)
 	works(bobsOwn, "somebody else's that the operator made", true)
-	late := putKey(b, outboard.Key{Name: "late", Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg, Maker: ann}, "obk_late")
+	late := putKey(b, outboard.Key{Name: "late", Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg, Maker: ann},
+		"obk_late")
 	theirs := *b
 	theirs.key = "obk_late"
 	theirs.refused(401, "not valid", "GET", "/v1/outboard/whoami", nil) // it was being made when she was removed
-	for what, o := range map[string]outboard.Owner{"key": {Org: outboard.DefaultOrg, Key: late}, "person's key": {Org: outboard.DefaultOrg, Key: outboard.KeyID(hers.id)}} {
+	for what, o := range map[string]outboard.Owner{"key": {Org: outboard.DefaultOrg, Key: late},
+		"person's key": {Org: outboard.DefaultOrg, Key: outboard.KeyID(hers.id)}} {
 		if u, err := b.store.Holder(t.Context(), o); err != nil || u.RemovedAt.IsZero() {
 			t.Errorf("whoever acts for her %s goes on: %+v, %v", what, u, err)
 		}
 	}
-	if u, err := b.store.Holder(t.Context(), outboard.Owner{Org: outboard.DefaultOrg, Key: outboard.KeyID(mine.id)}); err != nil || !u.RemovedAt.IsZero() {
+	if u, err := b.store.Holder(t.Context(), outboard.Owner{Org: outboard.DefaultOrg,
+		Key: outboard.KeyID(mine.id)}); err != nil || !u.RemovedAt.IsZero() {
 		t.Errorf("whoever acts for another key does not: %+v, %v", u, err)
 	}
 }
 
-// Fails if nobody can see who made a key or with which, if ending one that somebody else knows leaves the keys that they made with it unsaid, or
-// alive where they are to end as well; or if that ends others.
+// Fails if nobody can see who made a key or with which, if ending one that somebody else knows leaves the keys
+// that they made with it unsaid, or alive where they are to end as well; or if that ends others.
 func TestKeysMadeWithAKey(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	key := func(by *bench, name, role string) (*bench, string) {
@@ -276,17 +289,20 @@ func TestKeysMadeWithAKey(t *testing.T) {
 	child, childID := key(leaked, "child", "admin")
 	_, grandchild := key(child, "grandchild", "viewer")
 	_, beside := key(b, "beside", "developer")
-	if got := b.ok("GET", "/v1/outboard/keys/"+grandchild, nil); got.str("made_with") != childID || got.str("maker_id") != leakedID {
+	if got := b.ok("GET", "/v1/outboard/keys/"+grandchild, nil); got.str("made_with") != childID ||
+		got.str("maker_id") != leakedID {
 		t.Errorf("who made it: %s", got.body)
 	}
-	if got := b.ok("GET", "/v1/outboard/keys/"+leakedID, nil); got.str("made_with") != b.operatorKey() || got.str("maker_id") != "" {
+	if got := b.ok("GET", "/v1/outboard/keys/"+leakedID, nil); got.str("made_with") != b.operatorKey() ||
+		got.str("maker_id") != "" {
 		t.Errorf("who made that: %s", got.body)
 	}
 	dev, devID := key(b, "dev", "developer")
 	dev.refused(404, "", "DELETE", "/v1/outboard/keys/"+leakedID+"?made=true", nil)
 	dead := func(id string) bool { return b.ok("GET", "/v1/outboard/keys/"+id, nil).str("revoked_at") != "" }
 	got := b.ok("DELETE", "/v1/outboard/keys/"+leakedID, nil)
-	if !strings.Contains(string(got.body), childID) || !strings.Contains(string(got.body), grandchild) || strings.Contains(string(got.body), beside) || dead(childID) {
+	if !strings.Contains(string(got.body), childID) || !strings.Contains(string(got.body), grandchild) ||
+		strings.Contains(string(got.body), beside) || dead(childID) {
 		t.Errorf("what was made with it: %s", got.body)
 	}
 	leaked.refused(401, "not valid", "POST", "/v1/outboard/keys", `{"name":"late"}`)
@@ -294,7 +310,8 @@ func TestKeysMadeWithAKey(t *testing.T) {
 	if !dead(childID) || !dead(grandchild) || dead(beside) {
 		t.Errorf("ended are %v and %v, and %v", dead(childID), dead(grandchild), dead(beside))
 	}
-	late := outboard.Key{ID: "apikey_late", Hash: "late", Role: outboard.RoleViewer, MadeWith: outboard.KeyID(childID)} // was being made as that ended
+	// was being made as that ended
+	late := outboard.Key{ID: "apikey_late", Hash: "late", Role: outboard.RoleViewer, MadeWith: outboard.KeyID(childID)}
 	if err := b.store.PutKey(t.Context(), late); outboard.KindOf(err) != outboard.Unauthenticated {
 		t.Errorf("a key that was being made: %v", err)
 	}
@@ -309,15 +326,18 @@ func TestOwnKeysBehindOthers(t *testing.T) {
 	hers := *b
 	first := b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "first", "user_id": ann}).str("id")
 	for n := range 5 {
-		putKey(b, outboard.Key{Name: "other", Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg}, fmt.Sprint("obk_", n))
+		putKey(b, outboard.Key{Name: "other", Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg},
+			fmt.Sprint("obk_", n))
 	}
 	k := b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "second", "user_id": ann})
 	hers.key = k.str("secret")
-	if got := hers.walk("/v1/outboard/keys", url.Values{"limit": {"2"}}); !slices.Equal(got, []string{k.str("id"), first}) {
+	if got := hers.walk("/v1/outboard/keys", url.Values{"limit": {"2"}}); !slices.Equal(got,
+		[]string{k.str("id"), first}) {
 		t.Errorf("hers are %v", got)
 	}
 	ssh := func(n int, user outboard.UserID, holder outboard.KeyID) string {
-		k := outboard.SSHKey{ID: outboard.SSHKeyID(outboard.NewID[outboard.KeyID](outboard.PrefixSSHKey)), Org: outboard.DefaultOrg, User: user, Key: holder, Public: "k",
+		k := outboard.SSHKey{ID: outboard.SSHKeyID(outboard.NewID[outboard.KeyID](outboard.PrefixSSHKey)),
+			Org: outboard.DefaultOrg, User: user, Key: holder, Public: "k",
 			Fingerprint: fmt.Sprint("SHA256:", n), Role: outboard.RoleDeveloper, CreatedAt: time.Now()}
 		if err := b.store.AddSSHKey(t.Context(), k); err != nil {
 			t.Fatal(err)
@@ -369,10 +389,12 @@ func TestEndedOrganization(t *testing.T) {
 	if got := log(other); strings.Contains(got, "user.interrupt") || len(b.pending(other)) != 1 {
 		t.Errorf("another organization's session was: %s", got)
 	}
-	if u, err := b.store.Holder(t.Context(), outboard.Owner{Org: outboard.OrgID(org), Key: outboard.KeyID(key.str("id"))}); err != nil || u.RemovedAt.IsZero() {
+	if u, err := b.store.Holder(t.Context(), outboard.Owner{Org: outboard.OrgID(org),
+		Key: outboard.KeyID(key.str("id"))}); err != nil || u.RemovedAt.IsZero() {
 		t.Errorf("whoever acts in it goes on: %+v, %v", u, err)
 	}
-	if r := b.do("POST", "/v1/sessions/"+quiet+"/events", send(message("- bash: echo after\n- say: end\n")), in); r.status != 200 {
+	if r := b.do("POST", "/v1/sessions/"+quiet+"/events", send(message("- bash: echo after\n- say: end\n")),
+		in); r.status != 200 {
 		t.Fatalf("who runs the server writes to it: %d %s", r.status, r.body)
 	}
 	for !strings.Contains(log(quiet, in), "has ended") { // the test's own time ends a wait for nothing
@@ -388,13 +410,15 @@ func TestDemotedUser(t *testing.T) {
 		when { principal.user.role == "developer" && principal.user.organization == "default" };`}})
 	id := b.ok("POST", "/v1/outboard/users", `{"email":"bob@a.test","role":"developer"}`).str("id")
 	theirs := *b
-	theirs.key = b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "bob", "role": "admin", "user_id": id}).str("secret")
+	theirs.key = b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "bob", "role": "admin",
+		"user_id": id}).str("secret")
 	if got := theirs.ok("GET", "/v1/outboard/whoami", nil); got.str("role") != "developer" {
 		t.Errorf("a key has more than its person: %s", got.body)
 	}
 	for who, want := range map[*bench]string{&theirs: "no-developers", b: "one"} {
 		k := who.talk("always_allow")
-		if evs := k.turn("- bash: echo one", "- say: end"); !strings.Contains(strings.Join(texts(evs, "agent.tool_result"), " "), want) {
+		if evs := k.turn("- bash: echo one",
+			"- say: end"); !strings.Contains(strings.Join(texts(evs, "agent.tool_result"), " "), want) {
 			t.Errorf("the role is not seen by the policy: %v, want %s", evs, want)
 		}
 	}
@@ -404,7 +428,8 @@ func TestDemotedUser(t *testing.T) {
 	}
 	b.ok("POST", "/v1/outboard/users/"+id, `{"role":"viewer"}`)
 	theirs.refused(401, "not valid", "GET", "/v1/outboard/whoami", nil)
-	theirs.key = b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "bob", "role": "admin", "user_id": id}).str("secret")
+	theirs.key = b.ok("POST", "/v1/outboard/keys", map[string]any{"name": "bob", "role": "admin",
+		"user_id": id}).str("secret")
 	theirs.refused(403, "needs the role", "POST", "/v1/agents", `{"name":"a","model":"m"}`)
 }
 
@@ -415,15 +440,18 @@ func TestServerPaths(t *testing.T) {
 	tenant := *b
 	tenant.key = "obk_tenant"
 	env := func(path string) string {
-		return `{"name":"` + outboard.NewID[string]("n") + `","config":{"type":"cloud","outboard":{"rootfs":"` + path + `"}}}`
+		return `{"name":"` + outboard.NewID[string]("n") + `","config":{"type":"cloud","outboard":{"rootfs":"` + path +
+			`"}}}`
 	}
 	for _, path := range []string{"/etc", "/srv", "/srv/images/../../etc", "/srv/images2", "/srv/images/../images2"} {
 		tenant.refused(403, "who runs the server", "POST", "/v1/environments", env(path))
 	}
-	for _, path := range []string{"/srv/images", "/srv/images/a/b.tar", "host", "debootstrap:bookworm", "debootstrap:trixie:buildd"} {
+	for _, path := range []string{"/srv/images", "/srv/images/a/b.tar", "host", "debootstrap:bookworm",
+		"debootstrap:trixie:buildd"} {
 		tenant.ok("POST", "/v1/environments", env(path))
 	}
-	for _, path := range []string{"debootstrap:/etc", "debootstrap:../etc", "debootstrap:--help", "debootstrap:bookworm:/etc"} {
+	for _, path := range []string{"debootstrap:/etc", "debootstrap:../etc", "debootstrap:--help",
+		"debootstrap:bookworm:/etc"} {
 		tenant.refused(400, "no system that debootstrap makes", "POST", "/v1/environments", env(path))
 	}
 	id := b.ok("POST", "/v1/environments", env("/opt/tree")).str("id")

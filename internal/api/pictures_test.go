@@ -20,8 +20,9 @@ func picture(t *testing.T, format string, width, height int) []byte {
 	t.Helper()
 	var buf bytes.Buffer
 	img := image.NewPaletted(image.Rect(0, 0, width, height), color.Palette{color.Black, color.White})
-	err := map[string]func() error{"png": func() error { return png.Encode(&buf, img) }, "jpeg": func() error { return jpeg.Encode(&buf, img, nil) },
-		"gif": func() error { return gif.Encode(&buf, img, nil) }}[format]()
+	err := map[string]func() error{"png": func() error { return png.Encode(&buf, img) },
+		"jpeg": func() error { return jpeg.Encode(&buf, img, nil) },
+		"gif":  func() error { return gif.Encode(&buf, img, nil) }}[format]()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,8 @@ func bomb(t *testing.T, width, height uint32) []byte {
 }
 
 func imageBlock(kind string, b []byte) map[string]any {
-	return map[string]any{"type": "image", "source": map[string]any{"type": "base64", "media_type": kind, "data": base64.StdEncoding.EncodeToString(b)}}
+	return map[string]any{"type": "image", "source": map[string]any{"type": "base64", "media_type": kind,
+		"data": base64.StdEncoding.EncodeToString(b)}}
 }
 
 // Fails if a picture is taken that a provider refuses, which would fail every later message of the session, or one is
@@ -66,13 +68,14 @@ func TestPictures(t *testing.T) {
 		kind, word string
 		b          []byte
 	}{
-		"over 5 MB":       {"image/png", "5242881 bytes, and at most 5242880", noise},
-		"too wide":        {"image/png", "8001 x 1 pixels, and at most 8000", picture(t, "png", 8001, 1)},
-		"too high":        {"image/gif", "1 x 8001 pixels", picture(t, "gif", 1, 8001)},
-		"a wide WebP":     {"image/webp", "16000 x 2 pixels", webp(16000, 2)},
-		"another type":    {"image/jpeg", `"image/jpeg", and its bytes are image/png`, good},
-		"no such type":    {"image/bmp", "its bytes are image/png", good},
-		"text":            {"image/png", "no PNG, JPEG, GIF or WebP", []byte("<svg xmlns='http://www.w3.org/2000/svg'/>")},
+		"over 5 MB":    {"image/png", "5242881 bytes, and at most 5242880", noise},
+		"too wide":     {"image/png", "8001 x 1 pixels, and at most 8000", picture(t, "png", 8001, 1)},
+		"too high":     {"image/gif", "1 x 8001 pixels", picture(t, "gif", 1, 8001)},
+		"a wide WebP":  {"image/webp", "16000 x 2 pixels", webp(16000, 2)},
+		"another type": {"image/jpeg", `"image/jpeg", and its bytes are image/png`, good},
+		"no such type": {"image/bmp", "its bytes are image/png", good},
+		"text": {"image/png", "no PNG, JPEG, GIF or WebP",
+			[]byte("<svg xmlns='http://www.w3.org/2000/svg'/>")},
 		"cut":             {"image/png", "cannot be decoded", good[:len(good)-30]},
 		"only its head":   {"image/png", "cannot be decoded", good[:40]},
 		"a flipped bit":   {"image/png", "cannot be decoded", flipped},
@@ -88,16 +91,20 @@ func TestPictures(t *testing.T) {
 			"initial_events": []any{map[string]any{"type": "user.message", "content": []any{block}}}})
 		file := b.upload("file", "p."+strings.TrimPrefix(c.kind, "image/")+":"+string(c.b)).str("id")
 		asFile := map[string]any{"type": "image", "source": map[string]any{"type": "file", "file_id": file}}
-		if r := b.do("POST", events, send(map[string]any{"type": "user.message", "content": []any{asFile}})); r.status != 400 {
+		if r := b.do("POST", events,
+			send(map[string]any{"type": "user.message", "content": []any{asFile}})); r.status != 400 {
 			t.Errorf("%s as a file: %d %s", name, r.status, r.body)
 		}
 	}
-	for kind, p := range map[string][]byte{"image/png": good, "image/jpeg": picture(t, "jpeg", 40, 30), "image/gif": picture(t, "gif", 40, 30), "image/webp": webp(40, 30),
+	for kind, p := range map[string][]byte{"image/png": good, "image/jpeg": picture(t, "jpeg", 40, 30),
+		"image/gif": picture(t, "gif", 40, 30), "image/webp": webp(40, 30),
 		"IMAGE/PNG": picture(t, "png", 8000, 8000)} { // the control
 		b.ok("POST", events, send(map[string]any{"type": "user.message", "content": []any{imageBlock(kind, p)}}))
 	}
 	unsaid := b.upload("file", "shot:"+string(good)).str("id") // its type is not known before its bytes are
-	b.ok("POST", events, send(map[string]any{"type": "user.message", "content": []any{map[string]any{"type": "image", "source": map[string]any{"type": "file", "file_id": unsaid}}}}))
+	b.ok("POST", events, send(map[string]any{"type": "user.message",
+		"content": []any{map[string]any{"type": "image", "source": map[string]any{"type": "file",
+			"file_id": unsaid}}}}))
 }
 
 // Fails if pictures that are small to send and large to decode hold the server.

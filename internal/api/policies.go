@@ -21,7 +21,8 @@ type policyOut struct {
 }
 
 func showPolicyDoc(p outboard.Policy) policyOut {
-	return policyOut{"policy", string(p.ID), string(p.Level), textOrNull(p.Target), p.Version, p.Text, stamp(p.CreatedAt), p.CreatedBy}
+	return policyOut{"policy", string(p.ID), string(p.Level), textOrNull(p.Target), p.Version, p.Text,
+		stamp(p.CreatedAt), p.CreatedBy}
 }
 
 func (s *server) listPolicies(r *request) (any, error) {
@@ -38,7 +39,8 @@ func (s *server) listPolicies(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(q, list, func(p outboard.Policy) (string, time.Time) { return string(p.ID), p.CreatedAt }, showPolicyDoc), nil
+	return pageOf(q, list, func(p outboard.Policy) (string, time.Time) { return string(p.ID), p.CreatedAt },
+		showPolicyDoc), nil
 }
 
 func (s *server) savePolicy(r *request) (any, error) {
@@ -55,7 +57,8 @@ func (s *server) savePolicy(r *request) (any, error) {
 	if in.Version != nil {
 		expect = *in.Version
 	}
-	p, err := s.ctl.SavePolicy(r.Context(), r.by, outboard.Policy{Level: outboard.PolicyLevel(in.Level), Target: in.Target, Text: in.Text}, expect)
+	p, err := s.ctl.SavePolicy(r.Context(), r.by, outboard.Policy{Level: outboard.PolicyLevel(in.Level),
+		Target: in.Target, Text: in.Text}, expect)
 	if err != nil {
 		return nil, err
 	}
@@ -105,14 +108,16 @@ func (s *server) testPolicy(r *request) (any, error) {
 	if err := r.decode(&in); err != nil {
 		return nil, err
 	}
-	v, err := s.ctl.TestPolicy(r.Context(), r.by, control.PolicyTest{Agent: outboard.AgentID(in.Agent), Session: outboard.SessionID(in.Session),
-		Tool: in.Tool, Kind: in.Kind, Input: in.Input, Permission: outboard.Permission(in.Permission), Text: in.Text,
+	v, err := s.ctl.TestPolicy(r.Context(), r.by, control.PolicyTest{Agent: outboard.AgentID(in.Agent),
+		Session: outboard.SessionID(in.Session),
+		Tool:    in.Tool, Kind: in.Kind, Input: in.Input, Permission: outboard.Permission(in.Permission), Text: in.Text,
 		Taint: outboard.Taint{Private: in.Private, Untrusted: in.Untrusted}})
 	if err != nil {
 		return nil, err
 	}
-	return map[string]any{"type": "policy_verdict", "decision": v.Decision, "rules": some(v.Rules), "reason": textOrNull(v.Reason),
-		"alarm": textOrNull(v.Alarm)}, nil
+	return map[string]any{"type": "policy_verdict", "decision": v.Decision, "rules": some(v.Rules),
+		"reason": textOrNull(v.Reason),
+		"alarm":  textOrNull(v.Alarm)}, nil
 }
 
 func (s *server) why(r *request) (any, error) {
@@ -125,11 +130,13 @@ func (s *server) why(r *request) (any, error) {
 	for _, t := range w.Rules {
 		ruleTexts = append(ruleTexts, map[string]any{"id": t.ID, "text": textOrNull(t.Text), "in_force": t.InForce})
 	}
-	out := map[string]any{"type": "policy_reason", "session_id": id, "event_id": call, "tool": w.Call.Name, "kind": w.Call.Kind,
+	out := map[string]any{"type": "policy_reason", "session_id": id, "event_id": call, "tool": w.Call.Name,
+		"kind":     w.Call.Kind,
 		"decision": w.Call.Decision, "permission": textOrNull(string(w.Call.Policy)), "reason": textOrNull(w.Call.Reason), "rules": ruleTexts,
 		"grant_id": textOrNull(string(w.Call.Grant)), "judged": nil, "approval": nil, "outcome": nil}
 	if j := w.Judged; j != nil {
-		out["judged"] = map[string]any{"model": j.Model, "verdict": textOrNull(string(j.Verdict)), "reason": textOrNull(j.Reason)}
+		out["judged"] = map[string]any{"model": j.Model, "verdict": textOrNull(string(j.Verdict)),
+			"reason": textOrNull(j.Reason)}
 	}
 	if w.Approval != nil {
 		out["approval"] = showApproval(*w.Approval)

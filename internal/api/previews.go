@@ -9,13 +9,13 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// keptDone is how many finished events a stream remembers, so that a delta which arrives after its event is dropped. A reader of
-// live deltas lags at most 256 behind.
+// keptDone is how many finished events a stream remembers, so that a delta which arrives after its event is
+// dropped. A reader of live deltas lags at most 256 behind.
 const keptDone = 1024
 
-// previews decides which live deltas a connection may see: one start per event, then a contiguous prefix of its text, and nothing
-// once the event itself, or the end of its model request, has been written. A line of a tool call's output is shown
-// until its result.
+// previews decides which live deltas a connection may see: one start per event, then a contiguous prefix of its
+// text, and nothing once the event itself, or the end of its model request, has been written. A line of a tool
+// call's output is shown until its result.
 type previews struct {
 	kinds []string
 	open  map[outboard.EventID]bool
@@ -47,7 +47,8 @@ func (p *previews) delta(d control.Delta) map[string]any {
 	if !p.open[d.Event] || d.Kind != outboard.TypeAgentMessage || d.Text == "" {
 		return nil // the beginning was missed, or it is reasoning, of which the wire shows only that it happens
 	}
-	return map[string]any{"type": "event_delta", "event_id": d.Event, "delta": map[string]any{"type": "content_delta", "index": 0,
+	return map[string]any{"type": "event_delta", "event_id": d.Event, "delta": map[string]any{"type": "content_delta",
+		"index":   0,
 		"content": map[string]any{"type": "text", "text": d.Text}}}
 }
 

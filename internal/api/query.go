@@ -28,11 +28,12 @@ const anyParam = "*"
 // queries are the parameters of each endpoint, those included that official clients may send and that change
 // nothing here. One that is not listed knows none. beta is known everywhere: SDKs send it with most requests.
 var queries = map[string][]string{
-	"GET /v1/agents":                                       ofRows,
-	"GET /v1/agents/{agent}":                               {"version"},
-	"GET /v1/agents/{agent}/versions":                      ofRows,
-	"GET /v1/environments":                                 ofRows,
-	"GET /v1/sessions":                                     slices.Concat(ofRows, []string{"order", "statuses[]", "include[]", "agent_id", "agent_version", "memory_store_id", "deployment_id"}),
+	"GET /v1/agents":                  ofRows,
+	"GET /v1/agents/{agent}":          {"version"},
+	"GET /v1/agents/{agent}/versions": ofRows,
+	"GET /v1/environments":            ofRows,
+	"GET /v1/sessions": slices.Concat(ofRows,
+		[]string{"order", "statuses[]", "include[]", "agent_id", "agent_version", "memory_store_id", "deployment_id"}),
 	"GET /v1/sessions/{session}":                           {"include[]"},
 	"GET /v1/sessions/{session}/outboard/export":           {"seq"},
 	"POST /v1/outboard/import":                             {"environment_id", "model", "title", "trust", "unsigned"},
@@ -58,20 +59,22 @@ var queries = map[string][]string{
 	"GET /v1/templates/{template}/builds/{build}/log":      {"from"},
 	"DELETE /v1/outboard/images":                           {"name"},
 	"POST /v1/outboard/images/import":                      {"name"},
-	"GET /v1/files":                                        slices.Concat(ofRows, []string{"scope_id", "ids[]", "after_id", "before_id"}),
-	"GET /v1/vaults":                                       ofRows,
-	"GET /v1/vaults/{vault}/credentials":                   ofRows,
-	"GET /v1/outboard/audit":                               {"limit", "page", "order", "actor", "action", "decision", "text", "since", "until", "whole"},
-	"GET /v1/policies":                                     paging,
-	"GET /v1/policies/{policy}":                            {"version"},
-	"GET /v1/approvals":                                    {"limit", "page", "state", "session_id"},
-	"GET /v1/grants":                                       ofRows,
-	"GET /v1/budgets":                                      {"limit", "page", "session_id"},
-	"GET /v1/outboard/users":                               ofRows,
-	"GET /v1/outboard/keys":                                ofRows,
-	"DELETE /v1/outboard/keys/{key}":                       {"made"},
-	"GET /v1/ssh_keys":                                     ofRows,
-	"GET /v1/models":                                       {"limit", "after_id", "before_id", "lifecycle[]"},
+	"GET /v1/files": slices.Concat(ofRows,
+		[]string{"scope_id", "ids[]", "after_id", "before_id"}),
+	"GET /v1/vaults":                     ofRows,
+	"GET /v1/vaults/{vault}/credentials": ofRows,
+	"GET /v1/outboard/audit": {"limit", "page", "order", "actor", "action", "decision",
+		"text", "since", "until", "whole"},
+	"GET /v1/policies":               paging,
+	"GET /v1/policies/{policy}":      {"version"},
+	"GET /v1/approvals":              {"limit", "page", "state", "session_id"},
+	"GET /v1/grants":                 ofRows,
+	"GET /v1/budgets":                {"limit", "page", "session_id"},
+	"GET /v1/outboard/users":         ofRows,
+	"GET /v1/outboard/keys":          ofRows,
+	"DELETE /v1/outboard/keys/{key}": {"made"},
+	"GET /v1/ssh_keys":               ofRows,
+	"GET /v1/models":                 {"limit", "after_id", "before_id", "lifecycle[]"},
 }
 
 // parseQuery reads the query string of an endpoint that knows some parameters. A name that it does not know is
@@ -96,7 +99,8 @@ func parseQuery(raw string, known []string) (params, error) {
 
 // knows reports whether the endpoint knows a parameter. A list may be sent without its brackets.
 func (p params) knows(name string) bool {
-	return name == "beta" || slices.Contains(p.known, name) || slices.Contains(p.known, name+"[]") || slices.Contains(p.known, anyParam)
+	return name == "beta" || slices.Contains(p.known, name) || slices.Contains(p.known, name+"[]") ||
+		slices.Contains(p.known, anyParam)
 }
 
 // All returns the values of a parameter. To read one that is not in queries is a mistake of this package: it

@@ -45,8 +45,8 @@ func renewed(b *bench) reply {
 // asJSON says what a body is, as routes want it that take no key.
 func asJSON(r *http.Request) { r.Header.Set("Content-Type", "application/json") }
 
-// Fails if somebody whom the provider still knows must go through the browser again, if a login is renewed too often or for longer than it
-// may be, or if what it is renewed with can be read by anybody.
+// Fails if somebody whom the provider still knows must go through the browser again, if a login is renewed too
+// often or for longer than it may be, or if what it is renewed with can be read by anybody.
 func TestLoginRenewal(t *testing.T) {
 	s := staying(t, false, control.LoginRule{Domain: "acme.test", Role: outboard.RoleDeveloper})
 	got, ann := s.in(person("ann", "ann@acme.test"))
@@ -58,7 +58,8 @@ func TestLoginRenewal(t *testing.T) {
 	if early := renewed(ann); early.str("key.expires_at") != got.str("key.expires_at") || s.provider.Asked() != asked {
 		t.Errorf("early: %s, %d questions", early.body, s.provider.Asked()-asked)
 	}
-	for _, in := range []time.Duration{time.Minute, -time.Minute, -20 * time.Hour} { // near its end, over, and long over
+	// near its end, over, and long over
+	for _, in := range []time.Duration{time.Minute, -time.Minute, -20 * time.Hour} {
 		s.ends(id, in)
 		if in < 0 {
 			ann.refused(401, "not valid", "GET", "/v1/outboard/whoami", nil)
@@ -68,7 +69,8 @@ func TestLoginRenewal(t *testing.T) {
 		asked := s.provider.Asked()
 		for range 4 {
 			all.Go(func() {
-				if r := ann.do("POST", renewPath, `{}`, asJSON); r.status != 200 || r.str("key.secret") != "" || r.str("key.id") != id {
+				if r := ann.do("POST", renewPath, `{}`, asJSON); r.status != 200 || r.str("key.secret") != "" ||
+					r.str("key.id") != id {
 					t.Errorf("renewal: %d %s", r.status, r.body)
 				}
 			})
@@ -80,22 +82,29 @@ func TestLoginRenewal(t *testing.T) {
 		ann.ok("GET", "/v1/outboard/whoami", nil)
 	}
 	row, err := s.store.LoginRenewal(t.Context(), outboard.KeyID(id))
-	if tokens := s.provider.Tokens(); err != nil || len(tokens) != 1 || len(row.Sealed.Data) == 0 || bytes.Contains(row.Sealed.Data, []byte(tokens[0])) {
+	if tokens := s.provider.Tokens(); err != nil || len(tokens) != 1 || len(row.Sealed.Data) == 0 ||
+		bytes.Contains(row.Sealed.Data, []byte(tokens[0])) {
 		t.Errorf("what it is renewed with: %d tokens, %v", len(tokens), err)
 	}
-	if n, err := s.store.CountAudit(t.Context(), "login", "login.renew", outboard.Allowed, time.Time{}); err != nil || n != 3 {
+	if n, err := s.store.CountAudit(t.Context(), "login", "login.renew", outboard.Allowed, time.Time{}); err != nil ||
+		n != 3 {
 		t.Errorf("%d records of 3 renewals, %v", n, err)
 	}
 
-	short := signingInWith(t, control.LoginConfig{Rules: []control.LoginRule{{Domain: "acme.test", Role: outboard.RoleDeveloper}}, Lasts: time.Hour, Renew: time.Hour})
+	short := signingInWith(t,
+		control.LoginConfig{Rules: []control.LoginRule{{Domain: "acme.test", Role: outboard.RoleDeveloper}},
+			Lasts: time.Hour, Renew: time.Hour})
 	got, ann = short.in(person("ann", "ann@acme.test"))
 	short.ends(got.str("key.id"), time.Minute)
-	if last := renewed(ann); last.get("key.renew_after") != nil || last.str("key.expires_at") > short.store.Now().Add(time.Hour).UTC().Format(time.RFC3339) {
+	if last := renewed(ann); last.get("key.renew_after") != nil || last.str("key.expires_at") > short.store.Now().
+		Add(time.Hour).UTC().Format(time.RFC3339) {
 		t.Errorf("beyond its last day: %s", last.body)
 	}
-	over := outboard.Key{Name: "login", Role: outboard.RoleDeveloper, Kind: outboard.KeyLogin, Org: outboard.DefaultOrg, User: outboard.UserID(got.str("user.id")), ExpiresAt: short.longAgo()}
+	over := outboard.Key{Name: "login", Role: outboard.RoleDeveloper, Kind: outboard.KeyLogin, Org: outboard.DefaultOrg,
+		User: outboard.UserID(got.str("user.id")), ExpiresAt: short.longAgo()}
 	ann.key = "obk_over"
-	r := store.LoginRenewal{Key: outboard.KeyID(putKey(short.bench, over, ann.key)), Until: short.longAgo(), Sealed: outboard.Sealed{Data: []byte("x")}}
+	r := store.LoginRenewal{Key: outboard.KeyID(putKey(short.bench, over, ann.key)), Until: short.longAgo(),
+		Sealed: outboard.Sealed{Data: []byte("x")}}
 	key, err := short.store.VaultKey(t.Context(), string(outboard.DefaultOrg))
 	if r.Sealed.Key = key.ID; err != nil {
 		t.Fatal(err)
@@ -107,10 +116,11 @@ func TestLoginRenewal(t *testing.T) {
 	ann.refused(401, "cannot be renewed any more", "POST", renewPath, `{}`, asJSON) // and its last day is over
 }
 
-// Fails if somebody whom the provider, an administrator or a rule has taken out stays signed in, or if a provider that is away for a moment
-// ends a login.
+// Fails if somebody whom the provider, an administrator or a rule has taken out stays signed in, or if a
+// provider that is away for a moment ends a login.
 func TestLoginRenewalRefused(t *testing.T) {
-	s := staying(t, true, control.LoginRule{Claim: "group", Value: "dev", Role: outboard.RoleDeveloper}, control.LoginRule{Claim: "group", Value: "look", Role: outboard.RoleViewer})
+	s := staying(t, true, control.LoginRule{Claim: "group", Value: "dev", Role: outboard.RoleDeveloper},
+		control.LoginRule{Claim: "group", Value: "look", Role: outboard.RoleViewer})
 	who := func(sub, group string) logintest.Claims {
 		c := person(sub, sub+"@acme.test")
 		c["group"] = group
@@ -140,10 +150,16 @@ func TestLoginRenewalRefused(t *testing.T) {
 		"a broken token": {func(string, string) {
 			s.provider.Bend(logintest.Bend{Token: func(c logintest.Claims) { c["aud"] = "other" }})
 		}, 401, "does not hold", false},
-		"logged out":         {func(id, _ string) { s.ok("DELETE", "/v1/outboard/keys/"+id, nil) }, 401, "ended", false},
-		"removed":            {func(_, user string) { s.ok("DELETE", "/v1/outboard/users/"+user, nil) }, 401, "ended", false},
-		"another key":        {func(id, _ string) { s.underAnotherKey(id) }, 401, "does not have any more", false},
-		"another's":          {func(id, _ string) { s.sealed(id, func(r *store.LoginRenewal) { r.Sealed = s.renewal(other).Sealed }) }, 401, "opened", false},
+		"logged out": {func(id, _ string) { s.ok("DELETE", "/v1/outboard/keys/"+id, nil) }, 401, "ended",
+			false},
+		"removed": {func(_, user string) { s.ok("DELETE", "/v1/outboard/users/"+user, nil) }, 401, "ended",
+			false},
+		"another key": {func(id, _ string) { s.underAnotherKey(id) }, 401, "does not have any more", false},
+		"another's": {func(id,
+			_ string) {
+			s.sealed(id,
+				func(r *store.LoginRenewal) { r.Sealed = s.renewal(other).Sealed })
+		}, 401, "opened", false},
 		"the provider's off": {func(string, string) { s.provider.Bend(logintest.Bend{Down: true}) }, 503, "500", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -196,16 +212,17 @@ func (s *signing) sealed(id string, change func(*store.LoginRenewal)) {
 // underAnotherKey makes what a login is renewed with one of a key that is not there.
 func (s *signing) underAnotherKey(id string) {
 	s.t.Helper()
-	err := s.store.EditVaults(s.t.Context(), string(outboard.DefaultOrg), true, func(st store.VaultState) (store.VaultEdit, error) {
-		e := store.VaultEdit{Key: st.Key}
-		for _, v := range st.Values {
-			if v.Row == id {
-				v.Sealed.Key = "x"
-				e.Values = append(e.Values, v)
+	err := s.store.EditVaults(s.t.Context(), string(outboard.DefaultOrg), true,
+		func(st store.VaultState) (store.VaultEdit, error) {
+			e := store.VaultEdit{Key: st.Key}
+			for _, v := range st.Values {
+				if v.Row == id {
+					v.Sealed.Key = "x"
+					e.Values = append(e.Values, v)
+				}
 			}
-		}
-		return e, nil
-	})
+			return e, nil
+		})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -221,7 +238,8 @@ func (s *signing) revocations() (actions []string) {
 		}
 		for _, row := range rows {
 			actions = append(actions, action)
-			if bytes.Contains(row.Detail, []byte(s.provider.Secret)) || !bytes.Contains(row.Detail, []byte("refresh_token")) {
+			if bytes.Contains(row.Detail, []byte(s.provider.Secret)) ||
+				!bytes.Contains(row.Detail, []byte("refresh_token")) {
 				s.t.Errorf("%s: %s", action, row.Detail)
 			}
 		}
@@ -229,8 +247,8 @@ func (s *signing) revocations() (actions []string) {
 	return actions
 }
 
-// Fails if what a login was renewed with is worth something at the provider after its person has logged out, if it is sent anywhere else, or
-// if a provider that does not take it back keeps anybody from logging out.
+// Fails if what a login was renewed with is worth something at the provider after its person has logged out, if
+// it is sent anywhere else, or if a provider that does not take it back keeps anybody from logging out.
 func TestLogoutRevokesAtTheProvider(t *testing.T) {
 	rule := control.LoginRule{Domain: "acme.test", Role: outboard.RoleDeveloper}
 	logout := func(s *signing, got reply, who *bench) {
@@ -263,7 +281,8 @@ func TestLogoutRevokesAtTheProvider(t *testing.T) {
 		revoke http.HandlerFunc
 		want   []string
 	}{
-		"down": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, []string{"token.revoke", "token.revoke_failed"}},
+		"down": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) },
+			[]string{"token.revoke", "token.revoke_failed"}},
 		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
 		}, []string{"token.revoke", "token.revoke_failed"}},
@@ -293,8 +312,9 @@ func TestLogoutRevokesAtTheProvider(t *testing.T) {
 	}
 }
 
-// Fails if a provider that sends no ID token when it renews a sign-in, which it need not, ends every login; or if somebody stays signed in by
-// it whom it says elsewhere to be somebody else, gone, or of no group that the rules ask for.
+// Fails if a provider that sends no ID token when it renews a sign-in, which it need not, ends every login; or
+// if somebody stays signed in by it whom it says elsewhere to be somebody else, gone, or of no group that the
+// rules ask for.
 func TestLoginRenewalWithoutAnIDToken(t *testing.T) {
 	domain := control.LoginRule{Domain: "acme.test", Role: outboard.RoleDeveloper}
 	group := control.LoginRule{Claim: "group", Value: "dev", Role: outboard.RoleDeveloper}
@@ -311,24 +331,36 @@ func TestLoginRenewalWithoutAnIDToken(t *testing.T) {
 		word   string
 		lives  bool
 	}{
-		"userinfo":                      {logintest.Bend{}, group, true, 200, "", true},
-		"no userinfo":                   {logintest.Bend{Discovery: nowhere}, domain, false, 200, "", true},
-		"no userinfo, a domain":         {logintest.Bend{Discovery: nowhere}, domain, true, 200, "", true},
-		"no userinfo, a claim":          {logintest.Bend{Discovery: nowhere}, group, true, 401, "asks for a claim", false},
+		"userinfo":              {logintest.Bend{}, group, true, 200, "", true},
+		"no userinfo":           {logintest.Bend{Discovery: nowhere}, domain, false, 200, "", true},
+		"no userinfo, a domain": {logintest.Bend{Discovery: nowhere}, domain, true, 200, "", true},
+		"no userinfo, a claim": {logintest.Bend{Discovery: nowhere}, group, true, 401, "asks for a claim",
+			false},
 		"no userinfo, a claim at first": {logintest.Bend{Discovery: nowhere}, group, false, 200, "", true},
-		"somebody else":                 {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { c["sub"] = "eve" })}, domain, false, 401, "somebody else", false},
-		"nobody":                        {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { delete(c, "sub") })}, domain, false, 401, "somebody else", false},
-		"an odd subject":                {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { c["sub"] = 7 })}, domain, false, 401, "not readable", false},
-		"of no group any more":          {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { c["group"] = "none" })}, group, true, 401, "no rule", false},
-		"no group told":                 {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { delete(c, "group") })}, group, true, 401, "no rule", false},
-		"another domain":                {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { c["email"] = "ann@other.test" })}, domain, true, 401, "no rule", false},
-		"not verified any more":         {logintest.Bend{UserInfo: says(200, func(c logintest.Claims) { c["email_verified"] = false })}, domain, true, 401, "no rule", false},
-		"signed":                        {logintest.Bend{Told: signs}, group, true, 200, "", true},
-		"signed, of no group any more":  {logintest.Bend{Told: signs, UserInfo: says(200, func(c logintest.Claims) { c["group"] = "none" })}, group, true, 401, "no rule", false},
-		"signed by nobody":              {logintest.Bend{Told: func(*logintest.Provider) logintest.SignedBy { return logintest.Unsigned() }}, group, true, 401, "does not hold", false},
-		"encrypted":                     {logintest.Bend{Told: signs, ToldAs: func(string) string { return "a.b.c.d.e" }}, group, true, 503, "encrypts", true},
-		"gone":                          {logintest.Bend{UserInfo: says(401, func(logintest.Claims) {})}, domain, false, 401, "any more", false},
-		"off":                           {logintest.Bend{UserInfo: says(503, func(logintest.Claims) {})}, domain, false, 503, "503", true},
+		"somebody else": {logintest.Bend{UserInfo: says(200,
+			func(c logintest.Claims) { c["sub"] = "eve" })}, domain, false, 401, "somebody else", false},
+		"nobody": {logintest.Bend{UserInfo: says(200,
+			func(c logintest.Claims) { delete(c, "sub") })}, domain, false, 401, "somebody else", false},
+		"an odd subject": {logintest.Bend{UserInfo: says(200,
+			func(c logintest.Claims) { c["sub"] = 7 })}, domain, false, 401, "not readable", false},
+		"of no group any more": {logintest.Bend{UserInfo: says(200,
+			func(c logintest.Claims) { c["group"] = "none" })}, group, true, 401, "no rule", false},
+		"no group told": {logintest.Bend{UserInfo: says(200,
+			func(c logintest.Claims) { delete(c, "group") })}, group, true, 401, "no rule", false},
+		"another domain": {logintest.Bend{UserInfo: says(200,
+			func(c logintest.Claims) { c["email"] = "ann@other.test" })}, domain, true, 401, "no rule", false},
+		"not verified any more": {logintest.Bend{UserInfo: says(200,
+			func(c logintest.Claims) { c["email_verified"] = false })}, domain, true, 401, "no rule", false},
+		"signed": {logintest.Bend{Told: signs}, group, true, 200, "", true},
+		"signed, of no group any more": {logintest.Bend{Told: signs,
+			UserInfo: says(200, func(c logintest.Claims) { c["group"] = "none" })}, group, true, 401, "no rule", false},
+		"signed by nobody": {logintest.Bend{Told: func(*logintest.Provider) logintest.SignedBy { return logintest.Unsigned() }}, group, true, 401, "does not hold", false},
+		"encrypted": {logintest.Bend{Told: signs,
+			ToldAs: func(string) string { return "a.b.c.d.e" }}, group, true, 503, "encrypts", true},
+		"gone": {logintest.Bend{UserInfo: says(401, func(logintest.Claims) {})}, domain, false,
+			401, "any more", false},
+		"off": {logintest.Bend{UserInfo: says(503, func(logintest.Claims) {})}, domain, false,
+			503, "503", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := staying(t, c.follow, c.rule)

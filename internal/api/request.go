@@ -60,10 +60,14 @@ func (s *server) handle(route string, v verb, known []string) http.HandlerFunc {
 
 // silent are the routes that may change something without a record of the audit, and why.
 var silent = map[string]string{
-	"POST /v1/sessions/{session}":                                         "tools and budgets have a record; a title and metadata change nothing that may happen",
-	"POST /v1/sessions/{session}/events":                                  "what is sent is in the session's log, with who sent it; answers have a record",
-	"POST /v1/sessions/{session}/threads/{thread}/archive":                "it changes nothing: the primary thread ends with its session",
-	"POST /v1/boxes/{box}/processes":                                      "it happens inside the sandbox; what leaves it has records of its own",
+	"POST /v1/sessions/{session}": "tools and budgets have a record; a " +
+		"title and metadata change nothing that may happen",
+	"POST /v1/sessions/{session}/events": "what is sent is in the session's log, " +
+		"with who sent it; answers have a record",
+	"POST /v1/sessions/{session}/threads/{thread}/archive": "it changes nothing: the primary thread " +
+		"ends with its session",
+	"POST /v1/boxes/{box}/processes": "it happens inside the sandbox; what " +
+		"leaves it has records of its own",
 	"POST /v1/boxes/{box}/processes/{pid}/input":                          "as above",
 	"POST /v1/boxes/{box}/processes/{pid}/resize":                         "as above",
 	"POST /v1/boxes/{box}/processes/{pid}/signal":                         "as above",

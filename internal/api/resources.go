@@ -27,9 +27,11 @@ func decodeResource(path string, raw json.RawMessage) (control.ResourceRequest, 
 		}
 		return control.ResourceRequest{File: in.File, MountPath: in.Mount.v}, err
 	case "github_repository", "memory_store":
-		return control.ResourceRequest{}, outboard.Errorf(outboard.Unimplemented, "%s: resources of type %s are not built yet", path, kind)
+		return control.ResourceRequest{}, outboard.Errorf(outboard.Unimplemented,
+			"%s: resources of type %s are not built yet", path, kind)
 	}
-	return control.ResourceRequest{}, bad("%s.type: must be file, github_repository or memory_store, not %q", path, clip(kind))
+	return control.ResourceRequest{}, bad("%s.type: must be file, github_repository or memory_store, not %q", path,
+		clip(kind))
 }
 
 func (s *server) listResources(r *request) (any, error) {
@@ -79,7 +81,8 @@ func (s *server) addResource(r *request) (any, error) {
 }
 
 func (s *server) resource(r *request) (outboard.Resource, error) {
-	return s.ctl.Resource(r.Context(), r.by, outboard.SessionID(r.PathValue("session")), outboard.ResourceID(r.PathValue("resource")))
+	return s.ctl.Resource(r.Context(), r.by, outboard.SessionID(r.PathValue("session")),
+		outboard.ResourceID(r.PathValue("resource")))
 }
 
 func (s *server) getResource(r *request) (any, error) {

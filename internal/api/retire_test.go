@@ -12,8 +12,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/vault"
 )
 
-// Fails if the tokens of an OAuth credential that is archived or deleted, alone or with its vault, live on at their issuer (RFC 7009), or if
-// those of another one are given back with them.
+// Fails if the tokens of an OAuth credential that is archived or deleted, alone or with its vault, live on at
+// their issuer (RFC 7009), or if those of another one are given back with them.
 func TestArchivedTokensAreRevoked(t *testing.T) {
 	got := make(chan string, 16)
 	mux := http.NewServeMux()
@@ -34,11 +34,15 @@ func TestArchivedTokensAreRevoked(t *testing.T) {
 	} {
 		add := func(v, suffix string) string {
 			t.Helper()
-			c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: outboard.VaultID(v), CreatedAt: time.Now(),
-				Auth: outboard.Auth{Type: outboard.AuthOAuth, MCPServerURL: "https://mcp.example.com/" + suffix, ExpiresAt: time.Now().Add(time.Hour),
-					Refresh: &outboard.OAuthRefresh{TokenEndpoint: issuer.URL + "/token", ClientID: "client", EndpointAuth: "client_secret_basic"}}}
+			c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential),
+				Vault: outboard.VaultID(v), CreatedAt: time.Now(),
+				Auth: outboard.Auth{Type: outboard.AuthOAuth, MCPServerURL: "https://mcp.example.com/" + suffix,
+					ExpiresAt: time.Now().Add(time.Hour),
+					Refresh: &outboard.OAuthRefresh{TokenEndpoint: issuer.URL + "/token", ClientID: "client",
+						EndpointAuth: "client_secret_basic"}}}
 			s := outboard.NewSecret
-			if err := keeper.Create(t.Context(), c, vault.Secrets{Value: s("access-" + suffix), RefreshToken: s("refresh-" + suffix), ClientSecret: s("client-secret")}); err != nil {
+			if err := keeper.Create(t.Context(), c, vault.Secrets{Value: s("access-" + suffix),
+				RefreshToken: s("refresh-" + suffix), ClientSecret: s("client-secret")}); err != nil {
 				t.Fatal(err)
 			}
 			return string(c.ID)

@@ -54,12 +54,14 @@ var writers = map[string][2]string{
 }
 
 // readers are routes with a method that changes something elsewhere, but not here, or only what is the caller's own.
-var readers = []string{"POST /v1/policies/test", "DELETE /v1/outboard/keys/{key}", "DELETE /v1/ssh_keys/{ssh_key}", "POST /v1/sessions/{session}/resources/{resource}",
+var readers = []string{"POST /v1/policies/test", "DELETE /v1/outboard/keys/{key}", "DELETE /v1/ssh_keys/{ssh_key}",
+	"POST /v1/sessions/{session}/resources/{resource}",
 	"POST /v1/sessions/{session}/threads/{thread}/archive"}
 
 // roleBodies are bodies that are read before control is asked.
-var roleBodies = map[string]string{"POST /v1/agents": `{"name":"a","model":"m"}`, "POST /v1/environments": `{"name":"e"}`,
-	"POST /v1/sessions": `{"agent":"agent_01x","environment_id":"env_01x"}`, "POST /v1/vaults": `{"display_name":"v"}`,
+var roleBodies = map[string]string{"POST /v1/agents": `{"name":"a","model":"m"}`,
+	"POST /v1/environments": `{"name":"e"}`,
+	"POST /v1/sessions":     `{"agent":"agent_01x","environment_id":"env_01x"}`, "POST /v1/vaults": `{"display_name":"v"}`,
 	"POST /v1/grants":               `{"actions":["bash"],"resources":["*"],"expires_at":"2040-01-01T00:00:00Z","why":"w"}`,
 	"POST /v1/outboard/images/pull": `{"name":"a:b"}`, "POST /v1/outboard/images/prune": `{"unused_seconds":1}`, "POST /v1/outboard/blobs/prune": `{"unused_seconds":86400}`,
 	"POST /v1/ssh_keys": `{"public_key":"no key"}`, "POST /v1/templates": `{"name":"t"}`,
@@ -73,7 +75,8 @@ func adm(scope string) [2]string { return [2]string{outboard.RoleAdmin, scope} }
 // does; or if a route that changes something was added and nobody said who may use it.
 func TestRoles(t *testing.T) {
 	b := newBench(t)
-	for name, k := range map[string]outboard.Key{"viewer": {Role: outboard.RoleViewer}, "developer": {Role: outboard.RoleDeveloper}, "admin": {Role: outboard.RoleAdmin},
+	for name, k := range map[string]outboard.Key{"viewer": {Role: outboard.RoleViewer},
+		"developer": {Role: outboard.RoleDeveloper}, "admin": {Role: outboard.RoleAdmin},
 		"reader": {Role: outboard.RoleAdmin, Scopes: []string{"read"}}, "nobody": {Role: "made-up"}} {
 		k.Name = name
 		putKey(b, k, "obk_"+name)
@@ -100,7 +103,8 @@ func TestRoles(t *testing.T) {
 			t.Errorf("%s may change something, and this test does not know who may use it", route)
 			continue
 		}
-		if route == "POST /v1/files" || route == "POST /v1/outboard/import" || route == "POST /v1/outboard/audit/redact" {
+		if route == "POST /v1/files" || route == "POST /v1/outboard/import" ||
+			route == "POST /v1/outboard/audit/redact" {
 			continue // bodies of their own; below
 		}
 		if !refused("obk_nobody", route) {
@@ -165,8 +169,9 @@ func contains(list []string, s string) bool {
 }
 
 // foreignBody has bodies of routes with ids.
-var foreignBody = map[string]string{"POST /v1/agents/{agent}": `{"name":"b"}`, "POST /v1/environments/{environment}": `{"name":"b"}`,
-	"POST /v1/sessions/{session}": `{"title":"b"}`, "POST /v1/sessions/{session}/fork": `{}`,
+var foreignBody = map[string]string{"POST /v1/agents/{agent}": `{"name":"b"}`,
+	"POST /v1/environments/{environment}": `{"name":"b"}`,
+	"POST /v1/sessions/{session}":         `{"title":"b"}`, "POST /v1/sessions/{session}/fork": `{}`,
 	"POST /v1/sessions/{session}/rewind":                 `{"seq":1,"conversation":true}`,
 	"POST /v1/sessions/{session}/outboard/network/allow": `{"host":"a.test","scope":"session"}`,
 	"POST /v1/sessions/{session}/events":                 `{"events":[{"type":"user.interrupt"}]}`,
@@ -188,16 +193,19 @@ var foreignBody = map[string]string{"POST /v1/agents/{agent}": `{"name":"b"}`, "
 // be read again.
 func TestKeys(t *testing.T) {
 	b := newBench(t)
-	made := b.ok("POST", "/v1/outboard/keys", `{"name":"ci","role":"developer","scopes":["sessions"],"expires_in_seconds":3600}`)
+	made := b.ok("POST", "/v1/outboard/keys",
+		`{"name":"ci","role":"developer","scopes":["sessions"],"expires_in_seconds":3600}`)
 	secret, id := made.str("secret"), made.str("id")
 	if secret == "" || made.str("expires_at") == "" || made.str("kind") != "api" {
 		t.Fatalf("made %s", made.body)
 	}
-	if got := b.ok("GET", "/v1/outboard/keys/"+id, nil); strings.Contains(string(got.body), secret) || strings.Contains(string(got.body), "hash") {
+	if got := b.ok("GET", "/v1/outboard/keys/"+id, nil); strings.Contains(string(got.body), secret) ||
+		strings.Contains(string(got.body), "hash") {
 		t.Errorf("a key shows its secret: %s", got.body)
 	}
 	as := func(key string) func(*http.Request) { return func(r *http.Request) { r.Header.Set("X-Api-Key", key) } }
-	if r := b.do("GET", "/v1/outboard/whoami", nil, as(secret)); r.status != 200 || r.str("role") != "developer" || r.str("organization.id") != "default" {
+	if r := b.do("GET", "/v1/outboard/whoami", nil, as(secret)); r.status != 200 || r.str("role") != "developer" ||
+		r.str("organization.id") != "default" {
 		t.Errorf("whoami: %d %s", r.status, r.body)
 	}
 	b.refused(400, "at most", "POST", "/v1/outboard/keys", `{"name":"x","expires_in_seconds":99999999999}`)
@@ -212,7 +220,8 @@ func TestKeys(t *testing.T) {
 	hour := outboard.Key{Name: "hour", Role: outboard.RoleAdmin, ExpiresAt: time.Now().Add(time.Hour)}
 	putKey(b, hour, "obk_hour")
 	b.refused(403, "end no later", "POST", "/v1/outboard/keys", `{"name":"x"}`, as("obk_hour"))
-	b.refused(403, "end no later", "POST", "/v1/outboard/keys", `{"name":"x","expires_in_seconds":7200}`, as("obk_hour"))
+	b.refused(403, "end no later", "POST", "/v1/outboard/keys", `{"name":"x","expires_in_seconds":7200}`,
+		as("obk_hour"))
 	if r := b.do("POST", "/v1/outboard/keys", `{"name":"x","expires_in_seconds":60}`, as("obk_hour")); r.status != 200 {
 		t.Errorf("a key that ends before its maker: %d %s", r.status, r.body)
 	}
@@ -239,17 +248,20 @@ func TestEnvironmentKey(t *testing.T) {
 	b.refused(400, "self_hosted", "POST", "/v1/outboard/keys", `{"name":"w","environment_id":"`+b.environment()+`"}`)
 	secret := b.ok("POST", "/v1/outboard/keys", `{"name":"w","environment_id":"`+env+`"}`).str("secret")
 	worker := func(r *http.Request) { r.Header.Del("X-Api-Key"); r.Header.Set("Authorization", "Bearer "+secret) }
-	work := []string{"GET /work/poll", "GET /work", "GET /work/stats", "GET /work/w_1", "POST /work/w_1", "POST /work/w_1/ack", "POST /work/w_1/heartbeat", "POST /work/w_1/stop"}
+	work := []string{"GET /work/poll", "GET /work", "GET /work/stats", "GET /work/w_1", "POST /work/w_1",
+		"POST /work/w_1/ack", "POST /work/w_1/heartbeat", "POST /work/w_1/stop"}
 	other := b.ok("POST", "/v1/environments", `{"name":"o","config":{"type":"self_hosted"}}`).str("id")
 	for _, route := range work {
 		method, path, _ := strings.Cut(route, " ")
 		b.refused(400, "not built", method, "/v1/environments/"+env+path, nil, worker)
 		foreign := b.do(method, "/v1/environments/"+other+path, nil, worker)
 		none := b.do(method, "/v1/environments/env_01nowhere"+path, nil, worker)
-		if foreign.status != 404 || strings.ReplaceAll(foreign.str("error.message"), other, "env_01nowhere") != none.str("error.message") {
+		if foreign.status != 404 || strings.ReplaceAll(foreign.str("error.message"), other,
+			"env_01nowhere") != none.str("error.message") {
 			t.Errorf("%s of another environment: %d %s", route, foreign.status, foreign.body)
 		}
-		b.refused(401, "API key", method, "/v1/environments/"+env+path, nil, func(r *http.Request) { r.Header.Del("X-Api-Key") })
+		b.refused(401, "API key", method, "/v1/environments/"+env+path, nil,
+			func(r *http.Request) { r.Header.Del("X-Api-Key") })
 	}
 	for _, route := range api.Routes() { // everything else refuses it
 		method, path, _ := strings.Cut(route, " ")
@@ -264,14 +276,17 @@ func TestEnvironmentKey(t *testing.T) {
 			t.Errorf("%s: %d %s", route, got.status, got.body)
 		}
 	}
-	for _, path := range []string{"/v1/agents", "/v1/environments/" + env, "/v1/sessions", "/v1/outboard/whoami", "/v1/files", "/v1/vaults", "/v1/skills"} {
+	for _, path := range []string{"/v1/agents", "/v1/environments/" + env, "/v1/sessions", "/v1/outboard/whoami",
+		"/v1/files", "/v1/vaults", "/v1/skills"} {
 		b.refused(403, "environment key", "GET", path, nil, worker)
 	}
 	b.refused(403, "environment key", "POST", "/v1/agents", `{"name":"a","model":"m"}`, worker)
 
-	putKey(b, outboard.Key{Name: "w", Role: outboard.RoleViewer, Kind: outboard.KeyEnvironment, Org: outboard.DefaultOrg, Environment: outboard.EnvironmentID(env),
+	putKey(b, outboard.Key{Name: "w", Role: outboard.RoleViewer, Kind: outboard.KeyEnvironment,
+		Org: outboard.DefaultOrg, Environment: outboard.EnvironmentID(env),
 		ExpiresAt: b.longAgo()}, "obk_over")
-	b.refused(401, "not valid", "GET", "/v1/environments/"+env+"/work/poll", nil, func(r *http.Request) { r.Header.Set("X-Api-Key", "obk_over") })
+	b.refused(401, "not valid", "GET", "/v1/environments/"+env+"/work/poll", nil,
+		func(r *http.Request) { r.Header.Set("X-Api-Key", "obk_over") })
 	b.ok("POST", "/v1/environments/"+env+"/archive", nil)
 	b.refused(403, "archived", "GET", "/v1/environments/"+env+"/work/poll", nil, worker)
 }
@@ -293,9 +308,11 @@ func TestStrangersCostTheSame(t *testing.T) {
 		}
 		return b.store.Reads() - before
 	}
-	routes := append(api.Routes(), "GET /healthz", "POST /v1/outboard/login", "POST /v1/outboard/login/start", "POST /v1/outboard/login/device", "GET /nothing")
+	routes := append(api.Routes(), "GET /healthz", "POST /v1/outboard/login", "POST /v1/outboard/login/start",
+		"POST /v1/outboard/login/device", "GET /nothing")
 	for range 200 {
-		putKey(b, outboard.Key{Name: "k", Role: outboard.RoleViewer}, string(outboard.NewID[outboard.KeyID](outboard.PrefixKey)))
+		putKey(b, outboard.Key{Name: "k", Role: outboard.RoleViewer},
+			string(outboard.NewID[outboard.KeyID](outboard.PrefixKey)))
 	}
 	const most = 5
 	for _, route := range routes {

@@ -257,11 +257,14 @@ func (s *server) routes() http.Handler {
 		method, path, _ := strings.Cut(pattern, " ")
 		work := slices.Contains(unbuiltWork, pattern)
 		add(method, path, s.handle(pattern, func(r *request) (any, error) {
-			if err := s.ctl.Unbuilt(r.Context(), r.by, work, outboard.EnvironmentID(r.PathValue("environment"))); err != nil {
+			if err := s.ctl.Unbuilt(r.Context(), r.by, work,
+				outboard.EnvironmentID(r.PathValue("environment"))); err != nil {
 				return nil, err
 			}
 			kind := outboard.Unimplemented
-			if work { // official workers take a 5xx for passing trouble and poll for ever: a 4xx ends them with the message
+			// official workers take a 5xx for passing trouble and poll for ever: a 4xx ends them with the
+			// message
+			if work {
 				kind = outboard.Invalid
 			}
 			return nil, outboard.Errorf(kind, "%s %s is part of the wire and not built yet", method, path)

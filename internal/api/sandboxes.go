@@ -23,7 +23,8 @@ type sandboxOut struct {
 }
 
 func showSandbox(b outboard.Sandbox) sandboxOut {
-	return sandboxOut{Type: "machine", ID: string(b.ID), Session: string(b.Session), Environment: string(b.Environment), Owner: string(b.Owner),
+	return sandboxOut{Type: "machine", ID: string(b.ID), Session: string(b.Session), Environment: string(b.Environment),
+		Owner: string(b.Owner),
 		State: b.State, Why: b.Why, Provider: b.Provider, Host: b.Host, CreatedAt: b.CreatedAt, UpdatedAt: b.UpdatedAt}
 }
 

@@ -25,8 +25,8 @@ func taking(key string) string { return "/v1/outboard/import?trust=" + url.Query
 
 const whoever = "/v1/outboard/import?unsigned=true"
 
-// If this fails, a session comes in from somebody whom nobody here has decided to trust, or from somebody who is trusted it does not; or
-// who imports it is not told who signed it.
+// If this fails, a session comes in from somebody whom nobody here has decided to trust, or from somebody who is
+// trusted it does not; or who imports it is not told who signed it.
 func TestExportsAreSigned(t *testing.T) {
 	here, there := whole(t, outboardtest.Options{}), whole(t, outboardtest.Options{})
 	friend := whole(t, outboardtest.Options{Trusted: []string{here.signer()}})
@@ -74,10 +74,12 @@ func TestSignedExportsAreWhole(t *testing.T) {
 	for name, c := range map[string]struct{ file, says string }{
 		"another manifest, signed as before": {forged + string(file[end:]), "not the file that"},
 		"another manifest, not signed":       {forged, "not signed"},
-		"another's signature":                {string(file[:end]) + string(foreign[len(foreign)-audit.SealSize:]), "session " + `"` + other.id},
-		"two signatures":                     {string(file) + string(file[end:]), "not the file that"},
-		"something before the signature":     {string(file[:end]) + "\x50\x2a\x4d\x18\x01\x00\x00\x00x" + string(file[end:]), "not the file that"},
-		"cut in the signature":               {string(file[:len(file)-1]), ""},
+		"another's signature": {string(file[:end]) + string(foreign[len(foreign)-audit.SealSize:]),
+			"session " + `"` + other.id},
+		"two signatures": {string(file) + string(file[end:]), "not the file that"},
+		"something before the signature": {string(file[:end]) + "\x50\x2a\x4d\x18\x01\x00\x00\x00x" +
+			string(file[end:]), "not the file that"},
+		"cut in the signature": {string(file[:len(file)-1]), ""},
 	} {
 		if r := b.refused(400, c.says, "POST", "/v1/outboard/import", c.file); r.status != 400 {
 			t.Errorf("%s: %d", name, r.status)
@@ -91,7 +93,8 @@ func TestSignedExportsAreWhole(t *testing.T) {
 	for i := 0; i < len(file); i += step {
 		changed := bytes.Clone(file)
 		changed[i] ^= []byte{0x01, 0x10, 0x20, 0x80}[i/step%4]
-		if r := b.do("POST", "/v1/outboard/import", string(changed)); r.status != 400 || !strings.Contains(r.str("error.message"), "the export: ") {
+		if r := b.do("POST", "/v1/outboard/import", string(changed)); r.status != 400 ||
+			!strings.Contains(r.str("error.message"), "the export: ") {
 			t.Fatalf("byte %d of %d: %d %s", i, len(file), r.status, r.body)
 		}
 	}
@@ -127,7 +130,8 @@ func TestUnsignedImportsAreUntrusted(t *testing.T) {
 	}
 }
 
-// If this fails, who exports a session, or one that was forked from it, is not told that what bounds it here is not in the file.
+// If this fails, who exports a session, or one that was forked from it, is not told that what bounds it here is
+// not in the file.
 func TestExportsSayWhatIsLeftBehind(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	k := b.talk("always_allow")
@@ -138,9 +142,12 @@ func TestExportsSayWhatIsLeftBehind(t *testing.T) {
 	if got := left(k.id); got != "" {
 		t.Errorf("of a session without bounds of its own: %q", got)
 	}
-	b.ok("POST", "/v1/policies", map[string]any{"level": "session", "target_id": k.id, "text": `@id("no") forbid (principal, action == Action::"bash", resource);`})
-	b.ok("POST", "/v1/policies", map[string]any{"level": "organization", "text": `@id("none") forbid (principal, action == Action::"write", resource);`})
-	b.ok("POST", "/v1/budgets", map[string]any{"scope": "session", "target_id": k.id, "limit": map[string]any{"steps": 1000}})
+	b.ok("POST", "/v1/policies", map[string]any{"level": "session", "target_id": k.id,
+		"text": `@id("no") forbid (principal, action == Action::"bash", resource);`})
+	b.ok("POST", "/v1/policies", map[string]any{"level": "organization",
+		"text": `@id("none") forbid (principal, action == Action::"write", resource);`})
+	b.ok("POST", "/v1/budgets", map[string]any{"scope": "session", "target_id": k.id,
+		"limit": map[string]any{"steps": 1000}})
 	want := "policy session:" + k.id + ", budget session:" + k.id
 	forks, _ := b.fork(k.id, map[string]any{"count": 1})
 	for _, id := range []string{k.id, forks[0]} {

@@ -20,7 +20,8 @@ type createSessionIn struct {
 }
 
 func (in *createSessionIn) request() (q control.SessionRequest, err error) {
-	q = control.SessionRequest{EnvironmentID: outboard.EnvironmentID(in.Environment), Title: in.Title, Metadata: in.Metadata, VaultIDs: in.VaultIDs}
+	q = control.SessionRequest{EnvironmentID: outboard.EnvironmentID(in.Environment), Title: in.Title,
+		Metadata: in.Metadata, VaultIDs: in.VaultIDs}
 	if !isNull(in.Budget) {
 		if q.Budget, err = decodeBudget(in.Budget); err != nil {
 			return q, err
@@ -305,7 +306,8 @@ func (s *server) listSessions(r *request) (any, error) {
 	if len(list) > 0 {
 		first, last := list[0], list[len(list)-1]
 		next := cursor{List: cur.List, Order: cur.Order, After: string(last.ID), At: last.CreatedAt.UnixMicro()}
-		prev := cursor{List: cur.List, Order: cur.Order, After: string(first.ID), At: first.CreatedAt.UnixMicro(), Back: true}
+		prev := cursor{List: cur.List, Order: cur.Order, After: string(first.ID), At: first.CreatedAt.UnixMicro(),
+			Back: true}
 		if more || cur.Back {
 			out.NextPage = next.token()
 		}

@@ -14,11 +14,12 @@ const keptEvents = 256
 
 // logSource answers the translator from a session's log. It belongs to one request.
 type logSource struct {
-	ctl   *control.Control
-	by    outboard.Caller
-	id    outboard.SessionID
-	head  int64           // of the log when the request came
-	total outboard.Header // where all events are read in order: the sums up to the one in hand; else Head is 0, and they are looked up
+	ctl  *control.Control
+	by   outboard.Caller
+	id   outboard.SessionID
+	head int64 // of the log when the request came
+	// where all events are read in order: the sums up to the one in hand; else Head is 0, and they are looked up
+	total outboard.Header
 	kept  map[outboard.EventID]outboard.Event
 
 	loaded  int64                // bytes of content, in events and from blobs
@@ -47,7 +48,8 @@ func (s *logSource) keep(e outboard.Event) {
 	s.kept[e.ID] = e
 }
 
-// next tells the source of the next event, where all are read in order: the sums need not be looked up but before the first one.
+// next tells the source of the next event, where all are read in order: the sums need not be looked up but
+// before the first one.
 func (s *logSource) next(ctx context.Context, e *outboard.Event) error {
 	if s.total.Head == 0 && e.Seq > 1 {
 		var err error
@@ -80,7 +82,8 @@ func (s *logSource) ConfigAt(ctx context.Context, seq int64) (outboard.SessionCo
 		}
 		s.configs, s.known = append(s.configs, more...), upto
 	}
-	after, _ := slices.BinarySearchFunc(s.configs, seq+1, func(c control.ConfigFrom, seq int64) int { return cmp.Compare(c.Seq, seq) })
+	after, _ := slices.BinarySearchFunc(s.configs, seq+1,
+		func(c control.ConfigFrom, seq int64) int { return cmp.Compare(c.Seq, seq) })
 	if after == 0 {
 		return outboard.SessionConfig{}, nil
 	}

@@ -16,8 +16,8 @@ import (
 // maxDeltaKinds bounds event_deltas[]. Managed Agents wire.
 const maxDeltaKinds = 100
 
-// stream answers GET .../events/stream: the session's events from now on, as server-sent events. With include[]=outboard,
-// after_seq=N begins behind that position of the log instead.
+// stream answers GET .../events/stream: the session's events from now on, as server-sent events. With
+// include[]=outboard, after_seq=N begins behind that position of the log instead.
 func (s *server) stream(r *request) (any, error) {
 	v, err := s.ctl.Session(r.Context(), r.by, outboard.SessionID(r.PathValue("session")))
 	if err != nil {
@@ -53,8 +53,9 @@ func (s *server) stream(r *request) (any, error) {
 	} else if src.total, err = s.ctl.UsageAt(r.Context(), v.ID, after); err != nil {
 		return nil, err
 	}
-	st := &streamer{s: s, w: r.w, rc: http.NewResponseController(r.w), v: v, by: r.by, src: src, after: after, seen: after,
-		tr: &translator{src: src, thread: v.Thread, agent: v.Config.Agent.Name, own: own}, previews: newPreviews(kinds)}
+	st := &streamer{s: s, w: r.w, rc: http.NewResponseController(r.w), v: v, by: r.by, src: src, after: after,
+		seen: after,
+		tr:   &translator{src: src, thread: v.Thread, agent: v.Config.Agent.Name, own: own}, previews: newPreviews(kinds)}
 	st.run(r.Context())
 	return nil, nil
 }
@@ -160,8 +161,8 @@ func (st *streamer) pump(ctx context.Context, items <-chan logItem, deltas <-cha
 	}
 }
 
-// next is where the next delta comes from: nowhere while one is held. What is produced meanwhile waits in the channel, and what does not
-// fit is lost as it is for any slow reader.
+// next is where the next delta comes from: nowhere while one is held. What is produced meanwhile waits in the
+// channel, and what does not fit is lost as it is for any slow reader.
 func (st *streamer) next(deltas <-chan control.Delta) <-chan control.Delta {
 	if st.held != nil {
 		return nil
@@ -169,8 +170,8 @@ func (st *streamer) next(deltas <-chan control.Delta) <-chan control.Delta {
 	return deltas
 }
 
-// delta writes a delta, or holds it until the events before it have been written: a preview that came before the beginning of its own model
-// request would belong, to a client that reads in order, to the request before.
+// delta writes a delta, or holds it until the events before it have been written: a preview that came before the
+// beginning of its own model request would belong, to a client that reads in order, to the request before.
 func (st *streamer) delta(d control.Delta) bool {
 	if d.After > st.seen {
 		st.held = &d
@@ -190,8 +191,8 @@ func (st *streamer) release() bool {
 	return st.delta(d)
 }
 
-// published writes the deltas that have already arrived. The deltas of a message were published before the message was appended,
-// so that a message which is about to be written never overtakes its own.
+// published writes the deltas that have already arrived. The deltas of a message were published before the
+// message was appended, so that a message which is about to be written never overtakes its own.
 func (st *streamer) published(deltas <-chan control.Delta) bool {
 	for n := len(deltas); n > 0 && st.held == nil; n-- {
 		d, open := <-deltas
@@ -233,7 +234,8 @@ func (st *streamer) end(ctx context.Context, err error) {
 		return
 	}
 	if outboard.KindOf(err) == outboard.NotFound {
-		st.frame(wireEvent{id: outboard.DeriveID[outboard.EventID](outboard.PrefixEvent, string(st.v.ID), "session.deleted"),
+		st.frame(wireEvent{id: outboard.DeriveID[outboard.EventID](outboard.PrefixEvent, string(st.v.ID),
+			"session.deleted"),
 			kind: "session.deleted", at: st.s.now()})
 		return
 	}
@@ -251,8 +253,8 @@ func errorFrame(ctx context.Context, err error) string {
 	return "event: error\ndata: " + string(b) + "\n\n"
 }
 
-// frame writes one event. The SSE name is always message: clients skip frames without a name, and some skip names they do not
-// know.
+// frame writes one event. The SSE name is always message: clients skip frames without a name, and some skip
+// names they do not know.
 func (st *streamer) frame(v any) bool {
 	st.buf.Reset()
 	st.buf.WriteString("event: message\ndata: ")
@@ -266,7 +268,8 @@ func (st *streamer) frame(v any) bool {
 	return st.write(st.buf.String())
 }
 
-// write sends text at once. A client that takes longer than the write timeout to read it is dropped: it can list what it missed.
+// write sends text at once. A client that takes longer than the write timeout to read it is dropped: it can list
+// what it missed.
 func (st *streamer) write(text string) bool {
 	if err := st.rc.SetWriteDeadline(time.Now().Add(st.s.writeTimeout)); err != nil && !isUnsupported(err) {
 		return false

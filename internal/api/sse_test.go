@@ -14,7 +14,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/live"
 )
 
-// Fails if a stream replays what was before it, keeps silent for longer than its keepalive, or does not end with its session.
+// Fails if a stream replays what was before it, keeps silent for longer than its keepalive, or does not end with
+// its session.
 func TestStreamLife(t *testing.T) {
 	b := newBench(t, func(c *api.Config) { c.Keepalive = 20 * time.Millisecond })
 	id := b.lively()
@@ -119,8 +120,8 @@ func TestOwnStream(t *testing.T) {
 	}
 }
 
-// Fails if the rules of deltas are broken: one start per event, a contiguous prefix, nothing after the event itself, nothing that
-// was not asked for, and never in the history.
+// Fails if the rules of deltas are broken: one start per event, a contiguous prefix, nothing after the event
+// itself, nothing that was not asked for, and never in the history.
 func TestDeltas(t *testing.T) {
 	b := newBench(t)
 	id := b.session()
@@ -165,7 +166,8 @@ func TestDeltas(t *testing.T) {
 	if ev := next(); ev["type"] != "agent.thinking" {
 		t.Errorf("after the request ended: %v", ev)
 	}
-	if got := types(g.until("agent.thinking")); !slices.Equal(got, []string{"span.model_request_end", "agent.thinking"}) {
+	if got := types(g.until("agent.thinking")); !slices.Equal(got, []string{"span.model_request_end",
+		"agent.thinking"}) {
 		t.Errorf("a stream that asked for no deltas: %v", got)
 	}
 	for _, e := range b.list(id, "") {
@@ -207,15 +209,20 @@ func TestCallOutput(t *testing.T) {
 	b := newBench(t)
 	id := b.lively()
 	show := func(call outboard.EventID, after int64, text string) {
-		b.live.Publish(live.Delta{Session: outboard.SessionID(id), Event: call, Kind: live.CallOutput, After: after, Text: text})
+		b.live.Publish(live.Delta{Session: outboard.SessionID(id), Event: call, Kind: live.CallOutput, After: after,
+			Text: text})
 	}
-	b.refused(400, "event_deltas[]: must be of agent.message, agent.thinking", "GET", "/v1/sessions/"+id+"/events/stream?event_deltas[]=outboard.call.output", nil)
+	b.refused(400, "event_deltas[]: must be of agent.message, agent.thinking", "GET",
+		"/v1/sessions/"+id+"/events/stream?event_deltas[]=outboard.call.output", nil)
 	own := b.follow(id, "?include[]=outboard&event_deltas[]=outboard.call.output")
-	quiet := []*feed{b.follow(id, ""), b.follow(id, "?include[]=outboard"), b.follow(id, "?event_deltas[]=agent.message"),
+	quiet := []*feed{b.follow(id, ""), b.follow(id, "?include[]=outboard"),
+		b.follow(id, "?event_deltas[]=agent.message"),
 		b.follow(id, "?include[]=outboard&event_deltas[]=agent.message")}
-	call := b.append(id, &outboard.CallRequested{Name: "bash", Kind: "builtin", Input: outboard.Raw(`{"command":"make"}`), Decision: outboard.Allow})[0]
+	call := b.append(id, &outboard.CallRequested{Name: "bash", Kind: "builtin",
+		Input: outboard.Raw(`{"command":"make"}`), Decision: outboard.Allow})[0]
 	started := b.append(id, &outboard.CallStarted{Call: call.ID, Key: "k"})[0]
-	b.live.Publish(live.Delta{Session: outboard.SessionID(id), Event: call.ID, Kind: live.CallOutput, After: started.Seq, Text: "compiling"})
+	b.live.Publish(live.Delta{Session: outboard.SessionID(id), Event: call.ID, Kind: live.CallOutput,
+		After: started.Seq, Text: "compiling"})
 	show(call.ID, started.Seq, "linking")
 	evs := own.until("outboard.call.output")
 	if got := types(evs); !slices.Contains(got, "agent.tool_use") {

@@ -23,7 +23,8 @@ type sshKeyOut struct {
 }
 
 func showSSHKey(k outboard.SSHKey) sshKeyOut {
-	return sshKeyOut{Type: "ssh_key", ID: string(k.ID), Org: string(k.Org), User: textOrNull(string(k.User)), Key: textOrNull(string(k.Key)), Name: k.Name,
+	return sshKeyOut{Type: "ssh_key", ID: string(k.ID), Org: string(k.Org), User: textOrNull(string(k.User)),
+		Key: textOrNull(string(k.Key)), Name: k.Name,
 		Public: k.Public, Fingerprint: k.Fingerprint, CreatedAt: stamp(k.CreatedAt), ExpiresAt: stampOrNull(k.ExpiresAt), RevokedAt: stampOrNull(k.RevokedAt)}
 }
 
@@ -51,7 +52,8 @@ func (s *server) listSSHKeys(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(q, list, func(k outboard.SSHKey) (string, time.Time) { return string(k.ID), k.CreatedAt }, showSSHKey), nil
+	return pageOf(q, list, func(k outboard.SSHKey) (string, time.Time) { return string(k.ID), k.CreatedAt },
+		showSSHKey), nil
 }
 
 func (s *server) getSSHKey(r *request) (any, error) {

@@ -39,16 +39,20 @@ func TestToolServersAreNames(t *testing.T) {
 	} {
 		b.refused(400, word, "POST", "/v1/agents", agent(server))
 	}
-	id := b.ok("POST", "/v1/agents", agent(`{"type":"url","name":"x","url":"`+inside.URL+`/mcp"}`)).str("id") // the control: an address is taken
+	// the control: an address is taken
+	id := b.ok("POST", "/v1/agents", agent(`{"type":"url","name":"x","url":"`+inside.URL+`/mcp"}`)).str("id")
 	env := b.environment()
 	b.refused(501, "MCP servers", "POST", "/v1/sessions", map[string]any{"agent": id, "environment_id": env})
-	over := map[string]any{"type": "agent_with_overrides", "id": b.agent(), "version": 1, "mcp_servers": []any{map[string]any{"type": "url", "name": "x", "url": inside.URL}},
-		"tools": []any{map[string]any{"type": "mcp_toolset", "mcp_server_name": "x"}}}
+	over := map[string]any{"type": "agent_with_overrides", "id": b.agent(), "version": 1,
+		"mcp_servers": []any{map[string]any{"type": "url", "name": "x", "url": inside.URL}},
+		"tools":       []any{map[string]any{"type": "mcp_toolset", "mcp_server_name": "x"}}}
 	b.refused(501, "MCP servers", "POST", "/v1/sessions", map[string]any{"agent": over, "environment_id": env})
-	without := map[string]any{"type": "agent_with_overrides", "id": id, "version": 1, "mcp_servers": []any{}, "tools": []any{}}
+	without := map[string]any{"type": "agent_with_overrides", "id": id, "version": 1, "mcp_servers": []any{},
+		"tools": []any{}}
 	b.ok("POST", "/v1/sessions", map[string]any{"agent": without, "environment_id": env}) // the control
 	running := b.session()
-	b.refused(501, "MCP servers", "POST", "/v1/sessions/"+running, map[string]any{"agent": map[string]any{"mcp_servers": over["mcp_servers"], "tools": over["tools"]}})
+	b.refused(501, "MCP servers", "POST", "/v1/sessions/"+running,
+		map[string]any{"agent": map[string]any{"mcp_servers": over["mcp_servers"], "tools": over["tools"]}})
 	if n := asked.Load(); n != 0 {
 		t.Errorf("the server inside was asked %d times", n)
 	}
@@ -71,10 +75,12 @@ func TestAgentsRunNoOthers(t *testing.T) {
 	over := map[string]any{"type": "agent_with_overrides", "id": agent, "version": 1}
 	b.ok("POST", "/v1/sessions", map[string]any{"agent": over, "environment_id": b.environment()}) // the control
 	over["multiagent"] = roster
-	b.refused(400, "multiagent", "POST", "/v1/sessions", map[string]any{"agent": over, "environment_id": b.environment()})
+	b.refused(400, "multiagent", "POST", "/v1/sessions", map[string]any{"agent": over,
+		"environment_id": b.environment()})
 	for _, tool := range []string{"task", "agent", "spawn_agent", "create_session", "fork"} {
-		b.refused(400, "not a built-in tool", "POST", "/v1/agents", map[string]any{"name": "a", "model": "m", "tools": []any{
-			map[string]any{"type": "agent_toolset_20260401", "configs": []any{map[string]any{"name": tool}}}}})
+		b.refused(400, "not a built-in tool", "POST", "/v1/agents", map[string]any{"name": "a", "model": "m",
+			"tools": []any{
+				map[string]any{"type": "agent_toolset_20260401", "configs": []any{map[string]any{"name": tool}}}}})
 	}
 }
 
@@ -87,20 +93,24 @@ func TestNoPages(t *testing.T) {
 	b.ok("POST", "/v1/sessions/"+session+"/events", send(message(planted)))
 	b.ok("POST", "/v1/agents", map[string]any{"name": planted, "model": "m", "description": planted})
 	seen, shown := 0, 0
-	for _, route := range append(api.Routes(), "GET /", "GET /index.html", "GET /favicon.ico", "GET /nowhere"+planted[:1]) {
+	for _, route := range append(api.Routes(), "GET /", "GET /index.html", "GET /favicon.ico",
+		"GET /nowhere"+planted[:1]) {
 		method, path, _ := strings.Cut(route, " ")
 		if method != "GET" || strings.HasSuffix(path, "/stream") {
 			continue
 		}
 		path = strings.ReplaceAll(path, "{session}", session)
-		r := b.do(method, strings.NewReplacer("{", "", "}", "", ".", "", "<", "%3C").Replace(path), nil, func(q *http.Request) { q.Header.Set("Accept", "text/html,*/*;q=0.1") })
+		r := b.do(method, strings.NewReplacer("{", "", "}", "", ".", "", "<", "%3C").Replace(path), nil,
+			func(q *http.Request) { q.Header.Set("Accept", "text/html,*/*;q=0.1") })
 		seen++
 		if strings.Contains(string(r.body), "evil.test") {
 			shown++
 		}
 		kind, policy := r.header.Get("Content-Type"), r.header.Get("Content-Security-Policy")
-		if strings.Contains(kind, "html") || strings.Contains(kind, "xml") || strings.Contains(kind, "svg") || !strings.Contains(policy, "default-src 'none'") ||
-			!strings.Contains(policy, "sandbox") || r.header.Get("X-Content-Type-Options") != "nosniff" || r.header.Get("Link") != "" || r.header.Get("Referrer-Policy") != "no-referrer" {
+		if strings.Contains(kind, "html") || strings.Contains(kind, "xml") || strings.Contains(kind, "svg") ||
+			!strings.Contains(policy, "default-src 'none'") ||
+			!strings.Contains(policy, "sandbox") || r.header.Get("X-Content-Type-Options") != "nosniff" ||
+			r.header.Get("Link") != "" || r.header.Get("Referrer-Policy") != "no-referrer" {
 			t.Errorf("%s: %s, %v", route, kind, r.header)
 		}
 	}
@@ -114,7 +124,10 @@ func TestNoPages(t *testing.T) {
 		t.Errorf("a file: %d %v", r.status, r.header)
 	}
 	// The control: a page of another server would be found.
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, planted) }))
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_,
+			_ = io.WriteString(w, planted)
+	}))
 	defer other.Close()
 	resp, err := http.Get(other.URL)
 	if err != nil {
@@ -150,7 +163,8 @@ func TestOldPaths(t *testing.T) {
 					t.Errorf("%s %s answers %d, and %s %d: %s", method, old+rest, was.status, path, is.status, was.body)
 				}
 				if was.header.Get("Deprecation") == "" || is.header.Get("Deprecation") != "" {
-					t.Errorf("%s: Deprecation is %q on the old path, %q on the new", route, was.header["Deprecation"], is.header["Deprecation"])
+					t.Errorf("%s: Deprecation is %q on the old path, %q on the new", route, was.header["Deprecation"],
+						is.header["Deprecation"])
 				}
 				if key != "" && was.status != http.StatusUnauthorized { // the control of the key
 					t.Errorf("%s %s lets in a key that is none: %d", method, old+rest, was.status)
@@ -161,7 +175,8 @@ func TestOldPaths(t *testing.T) {
 	if seen < 18 {
 		t.Errorf("%d routes have an old path", seen)
 	}
-	if r := b.do("GET", "/v1/sandboxes/nowhere/at/all", nil); r.status != http.StatusNotFound || r.header.Get("Deprecation") != "" {
+	if r := b.do("GET", "/v1/sandboxes/nowhere/at/all", nil); r.status != http.StatusNotFound ||
+		r.header.Get("Deprecation") != "" {
 		t.Errorf("what never was: %d %v", r.status, r.header)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// Templates: what sandboxes begin with, prepared once. Outboard's own resource, in the wire's style. The E2B API has the same ones.
-// A template is named in paths by its id or its name.
+// Templates: what sandboxes begin with, prepared once. Outboard's own resource, in the wire's style. The E2B API
+// has the same ones. A template is named in paths by its id or its name.
 
 type templateIn struct {
 	Name      string            `json:"name" need:"yes"` // NAME or NAME:TAG
@@ -51,13 +51,15 @@ func (in templateStepIn) step() control.TemplateStep {
 }
 
 func (in templateIn) spec() (control.TemplateBuildSpec, error) {
-	p := control.TemplateBuildSpec{Image: in.Image, From: in.From, Isolation: in.Isolation, Hosts: in.Hosts, Start: in.Start, Ready: in.Ready, Force: in.NoCache, Warm: in.Warm}
+	p := control.TemplateBuildSpec{Image: in.Image, From: in.From, Isolation: in.Isolation, Hosts: in.Hosts,
+		Start: in.Start, Ready: in.Ready, Force: in.NoCache, Warm: in.Warm}
 	if len(in.Limits) > 0 && string(in.Limits) != "null" {
 		var l limitsIn
 		if err := object("limits", in.Limits, &l); err != nil {
 			return p, err
 		}
-		p.Limits = outboard.SandboxLimits{MemoryBytes: l.MemoryBytes, CPUs: l.CPUs, Pids: l.Pids, DiskBytes: l.DiskBytes}
+		p.Limits = outboard.SandboxLimits{MemoryBytes: l.MemoryBytes, CPUs: l.CPUs, Pids: l.Pids,
+			DiskBytes: l.DiskBytes}
 	}
 	if len(in.Registry) > 0 && string(in.Registry) != "null" {
 		var err error
@@ -99,7 +101,8 @@ func decodeLogin(path string, raw json.RawMessage) (*control.RegistryLogin, erro
 			Region string `json:"region" need:"yes"`
 		}
 		err := object(path, raw, &in)
-		return &control.RegistryLogin{AWS: &control.RegistryKey{Region: in.Region, ID: outboard.NewSecret(in.ID), Key: outboard.NewSecret(in.Key), SessionToken: outboard.NewSecret(in.Token)}}, err
+		return &control.RegistryLogin{AWS: &control.RegistryKey{Region: in.Region, ID: outboard.NewSecret(in.ID),
+			Key: outboard.NewSecret(in.Key), SessionToken: outboard.NewSecret(in.Token)}}, err
 	}
 	return nil, bad("%s.type: must be password or aws, not %q", path, clip(kind.Type))
 }
@@ -136,7 +139,8 @@ type templateOut struct {
 }
 
 func showTemplate(m outboard.Template) templateOut {
-	out := templateOut{Type: "template", ID: string(m.ID), Name: m.Name, Tags: map[string]templateTagOut{}, CreatedAt: stamp(m.CreatedAt), UpdatedAt: stamp(m.UpdatedAt)}
+	out := templateOut{Type: "template", ID: string(m.ID), Name: m.Name, Tags: map[string]templateTagOut{},
+		CreatedAt: stamp(m.CreatedAt), UpdatedAt: stamp(m.UpdatedAt)}
 	for tag, t := range m.Tags {
 		out.Tags[tag] = templateTagOut{string(t.Build), stamp(t.At)}
 	}
@@ -194,7 +198,8 @@ type templateBuildOut struct {
 }
 
 func showBuild(m *outboard.Template, b outboard.TemplateBuild) templateBuildOut {
-	out := templateBuildOut{Type: "template_build", ID: string(b.ID), TemplateID: string(m.ID), Name: m.Name, State: string(b.State), Tags: b.Tags,
+	out := templateBuildOut{Type: "template_build", ID: string(b.ID), TemplateID: string(m.ID), Name: m.Name,
+		State: string(b.State), Tags: b.Tags,
 		Image: textOrNull(b.Spec.Image), Steps: len(b.Spec.Steps), CreatedAt: stamp(b.CreatedAt), StartedAt: stampOrNull(b.StartedAt), EndedAt: stampOrNull(b.EndedAt)}
 	switch b.State {
 	case outboard.TemplateReady:
@@ -218,7 +223,8 @@ func (s *server) listTemplateBuilds(r *request) (any, error) {
 		return nil, err
 	}
 	row := func(b outboard.TemplateBuild) (string, time.Time) { return string(b.ID), b.CreatedAt }
-	return pageOf(q, cut(q, all, row), row, func(b outboard.TemplateBuild) templateBuildOut { return showBuild(&m, b) }), nil
+	return pageOf(q, cut(q, all, row), row,
+		func(b outboard.TemplateBuild) templateBuildOut { return showBuild(&m, b) }), nil
 }
 
 func buildID(r *request) outboard.TemplateBuildID {
@@ -243,7 +249,8 @@ type templateLineOut struct {
 type templateLogOut struct {
 	Data     []templateLineOut `json:"data"`
 	NextFrom int               `json:"next_from"` // ask again with it for what comes
-	State    string            `json:"state"`     // of the build, before the lines were read: once it is over, an empty page is the end
+	// of the build, before the lines were read: once it is over, an empty page is the end
+	State string `json:"state"`
 }
 
 // templateLog returns lines of a build's log from a number on.
@@ -260,7 +267,8 @@ func (s *server) templateLog(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := templateLogOut{Data: make([]templateLineOut, len(lines)), NextFrom: from + len(lines), State: string(b.State)}
+	out := templateLogOut{Data: make([]templateLineOut, len(lines)), NextFrom: from + len(lines),
+		State: string(b.State)}
 	for i, l := range lines {
 		out.Data[i] = templateLineOut{At: stamp(l.At), Level: l.Level, Message: l.Message}
 		if l.Step > 0 {

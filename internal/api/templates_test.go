@@ -17,8 +17,10 @@ func TestTemplateRoutes(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
 	at := time.Now().UTC().Truncate(time.Second)
 	for i := range 5 {
-		m := outboard.Template{ID: outboard.NewTemplateID(), Name: fmt.Sprint("t", i), Org: outboard.DefaultOrg, CreatedAt: at.Add(time.Duration(i) * time.Second)}
-		build := outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), Org: outboard.DefaultOrg, State: outboard.TemplateWaiting, CreatedAt: at}
+		m := outboard.Template{ID: outboard.NewTemplateID(), Name: fmt.Sprint("t", i), Org: outboard.DefaultOrg,
+			CreatedAt: at.Add(time.Duration(i) * time.Second)}
+		build := outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), Org: outboard.DefaultOrg,
+			State: outboard.TemplateWaiting, CreatedAt: at}
 		if _, err := b.store.AddTemplateBuild(t.Context(), m, build); err != nil {
 			t.Fatal(err)
 		}
@@ -37,14 +39,16 @@ func TestTemplateRoutes(t *testing.T) {
 		t.Errorf("the third page: %s", third.body)
 	}
 	builds := b.ok("GET", "/v1/templates/t1/builds", nil)
-	if builds.str("data.0.state") != "waiting" || builds.str("data.0.template_id") != b.ok("GET", "/v1/templates/t1", nil).str("id") {
+	if builds.str("data.0.state") != "waiting" || builds.str("data.0.template_id") != b.ok("GET", "/v1/templates/t1",
+		nil).str("id") {
 		t.Errorf("builds: %s", builds.body)
 	}
 	log := b.ok("GET", "/v1/templates/t1/builds/"+builds.str("data.0.id")+"/log", nil)
 	if log.str("state") != "waiting" || len(log.get("data").([]any)) != 0 {
 		t.Errorf("the log: %s", log.body)
 	}
-	b.refused(400, "steps[0].comand: unknown field", "POST", "/v1/templates", `{"name":"n","steps":[{"type":"run","comand":"x"}]}`)
+	b.refused(400, "steps[0].comand: unknown field", "POST", "/v1/templates",
+		`{"name":"n","steps":[{"type":"run","comand":"x"}]}`)
 	b.refused(400, "limits.memory: unknown field", "POST", "/v1/templates", `{"name":"n","limits":{"memory":1}}`)
 	b.refused(400, "warm must be 0 to 8", "POST", "/v1/templates", `{"name":"n","warm":9}`)
 	b.refused(400, "a step is run, copy", "POST", "/v1/templates", `{"name":"n","steps":[{"type":"add"}]}`)
@@ -57,13 +61,16 @@ func TestTemplateRoutes(t *testing.T) {
 // wherever they are used; or if the answer does not say which of them it was.
 func TestLimitsRefused(t *testing.T) {
 	b := whole(t, outboardtest.Options{})
-	env := b.ok("POST", "/v1/environments", `{"name":"edge","config":{"type":"cloud","outboard":{"limits":{"pids":16,"memory_bytes":8388608,"cpus":0.01}}}}`).str("id")
+	env := b.ok("POST", "/v1/environments",
+		`{"name":"edge","config":{"type":"cloud","outboard":{"limits":{"pids":16,"memory_bytes":8388608,"cpus":0.01}}}}`).str("id")
 	for limit, want := range map[string]string{
 		`"pids":1`: "limits.pids must be 16 to 1000000", `"pids":-1`: "limits.pids must be", `"disk_bytes":9000000000000000000`: "limits.disk_bytes must be",
 		`"cpus":0.000001`: "limits.cpus must be 0.01 to 1024", `"memory_bytes":8388607`: "limits.memory_bytes must be",
 	} {
-		b.refused(400, "config.outboard."+want, "POST", "/v1/environments", `{"name":"e","config":{"type":"cloud","outboard":{"limits":{`+limit+`}}}}`)
-		b.refused(400, "config.outboard."+want, "POST", "/v1/environments/"+env, `{"config":{"type":"cloud","outboard":{"limits":{`+limit+`}}}}`)
+		b.refused(400, "config.outboard."+want, "POST", "/v1/environments",
+			`{"name":"e","config":{"type":"cloud","outboard":{"limits":{`+limit+`}}}}`)
+		b.refused(400, "config.outboard."+want, "POST", "/v1/environments/"+env,
+			`{"config":{"type":"cloud","outboard":{"limits":{`+limit+`}}}}`)
 		b.refused(400, want, "POST", "/v1/boxes", `{"limits":{`+limit+`}}`)
 		b.refused(400, want, "POST", "/v1/templates", `{"name":"n","limits":{`+limit+`}}`)
 	}

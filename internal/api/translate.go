@@ -11,8 +11,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// source answers what the translation of an event needs beyond the event itself: the events it refers to, and what the log adds
-// up to at its position.
+// source answers what the translation of an event needs beyond the event itself: the events it refers to, and
+// what the log adds up to at its position.
 type source interface {
 	Event(ctx context.Context, id outboard.EventID) (outboard.Event, error)
 	UsageAt(ctx context.Context, seq int64) (outboard.Header, error)
@@ -51,7 +51,8 @@ func (w wireEvent) MarshalJSON() ([]byte, error) {
 	return json.Marshal(m)
 }
 
-// translator turns the log of one session into wire events. It has no state: the same event always gives the same result.
+// translator turns the log of one session into wire events. It has no state: the same event always gives the
+// same result.
 type translator struct {
 	src    source
 	thread outboard.ThreadID
@@ -59,8 +60,8 @@ type translator struct {
 	own    bool   // Outboard's own events too
 }
 
-// batch collects the wire events of one log event: the first keeps its id and time, the others have an id derived from it and a
-// time one microsecond later each.
+// batch collects the wire events of one log event: the first keeps its id and time, the others have an id
+// derived from it and a time one microsecond later each.
 type batch struct {
 	e   *outboard.Event
 	own bool
@@ -80,7 +81,8 @@ func (b *batch) addAs(id outboard.EventID, kind string, fields map[string]any) {
 	b.out = append(b.out, wireEvent{id: id, kind: kind, at: at, seq: b.e.Seq, fields: fields, own: b.own})
 }
 
-// ownTypes are the log events that Outboard shows under their own names to clients that ask for it: what the wire leaves out.
+// ownTypes are the log events that Outboard shows under their own names to clients that ask for it: what the
+// wire leaves out.
 var ownTypes = []outboard.EventType{outboard.TypeTurnStarted, outboard.TypeTurnResumed, outboard.TypeTurnRetrying,
 	outboard.TypeTurnEnded, outboard.TypeTurnFailed, outboard.TypeModelStarted, outboard.TypeModelFinished, outboard.TypeModelFailed, outboard.TypeAgentThinking,
 	outboard.TypeContextCompacted, outboard.TypeCallJudged, outboard.TypeCallStarted, outboard.TypeCallFinished, outboard.TypeSandboxReady,
@@ -109,8 +111,10 @@ func (t *translator) events(ctx context.Context, e *outboard.Event) ([]wireEvent
 	return b.out, nil
 }
 
-// hidden are the fields of payloads that the wire shows elsewhere, and those that are of use to nobody but the model and the fold.
-var hidden = map[outboard.EventType][]string{outboard.TypeCallFinished: {"content"}, outboard.TypeSessionForked: {"config"},
+// hidden are the fields of payloads that the wire shows elsewhere, and those that are of use to nobody but the
+// model and the fold.
+var hidden = map[outboard.EventType][]string{outboard.TypeCallFinished: {"content"},
+	outboard.TypeSessionForked:    {"config"},
 	outboard.TypeContextCompacted: {"base"}, outboard.TypeModelFinished: {"raw", "raw_blob"}}
 
 // ownPayload is an event's payload without what is hidden of it.
@@ -219,7 +223,8 @@ func spanEnd(start outboard.EventID, u outboard.Usage, failed bool) map[string]a
 }
 
 // plainErrors are the session.error types that carry nothing besides a message.
-var plainErrors = []string{"model_overloaded_error", "model_rate_limited_error", "model_request_failed_error", "billing_error",
+var plainErrors = []string{"model_overloaded_error", "model_rate_limited_error", "model_request_failed_error",
+	"billing_error",
 	"tool_use_limit_reached_error", "compaction_limit_reached_error"}
 
 func showFailure(f outboard.Failure) map[string]any {
@@ -233,8 +238,9 @@ func showFailure(f outboard.Failure) map[string]any {
 	return map[string]any{"type": kind, "message": f.Message, "retry_status": typeOut{retry}}
 }
 
-// heldPrefix begins the name under which a custom tool's call is shown while it is asked about. Clients that run an agent.tool_use of a
-// name they know, once its user.tool_confirmation allowed it, would run the call then, and again when it is offered.
+// heldPrefix begins the name under which a custom tool's call is shown while it is asked about. Clients that run
+// an agent.tool_use of a name they know, once its user.tool_confirmation allowed it, would run the call then,
+// and again when it is offered.
 const heldPrefix = "custom:"
 
 func (t *translator) requested(ctx context.Context, b *batch, p *outboard.CallRequested) error {
@@ -286,9 +292,9 @@ func (t *translator) offered(ctx context.Context, b *batch, p *outboard.CallOffe
 	return nil
 }
 
-// forClient reports whether a request is a client's to run. A call of a custom tool that was refused, or is asked about, is not: clients
-// run an agent.custom_tool_use as soon as they see it, so it is shown as an agent.tool_use, which they leave alone, and its result as
-// the agent's own.
+// forClient reports whether a request is a client's to run. A call of a custom tool that was refused, or is
+// asked about, is not: clients run an agent.custom_tool_use as soon as they see it, so it is shown as an
+// agent.tool_use, which they leave alone, and its result as the agent's own.
 func forClient(p *outboard.CallRequested) bool {
 	return p.Kind == "custom" && p.Decision == outboard.Allow
 }
@@ -298,8 +304,8 @@ func isHeld(p *outboard.CallRequested) bool {
 	return p.Kind == "custom" && p.Decision == outboard.Ask
 }
 
-// showEvaluation is which permission decided, and for auto what its judge came to. A policy that denies or asks beside it is not of
-// the wire: then only evaluated_permission tells.
+// showEvaluation is which permission decided, and for auto what its judge came to. A policy that denies or asks
+// beside it is not of the wire: then only evaluated_permission tells.
 func showEvaluation(p *outboard.CallRequested) any {
 	switch p.Policy {
 	case "":
@@ -318,7 +324,8 @@ func showEvaluation(p *outboard.CallRequested) any {
 	return map[string]any{"type": outboard.AutoPolicy, "evaluated_permission": verdict}
 }
 
-// showInput is a call's input, which the wire wants to be an object: a model that sent anything else is shown under one key.
+// showInput is a call's input, which the wire wants to be an object: a model that sent anything else is shown
+// under one key.
 func showInput(in outboard.Raw) any {
 	var m map[string]json.RawMessage
 	if json.Unmarshal(in, &m) == nil && m != nil {
@@ -330,7 +337,8 @@ func showInput(in outboard.Raw) any {
 	return map[string]any{"invalid": in}
 }
 
-// finished is a call's result: one for every agent.tool_use. That of an agent.custom_tool_use was shown as the client's own event.
+// finished is a call's result: one for every agent.tool_use. That of an agent.custom_tool_use was shown as the
+// client's own event.
 func (t *translator) finished(ctx context.Context, b *batch, p *outboard.CallFinished) error {
 	call, err := t.call(ctx, p.Call)
 	if err != nil {

@@ -92,71 +92,98 @@ func (m *memoryLog) Load(_ context.Context, ref outboard.BlobRef) ([]byte, error
 
 // everything is a log with every event type in it.
 func everything() *memoryLog {
-	m := &memoryLog{blobs: map[string][]byte{"big": []byte("moved out of the log"), "png": {0x89, 'P', 'N', 'G'}, "in": []byte(`{"command":"long"}`)}}
+	m := &memoryLog{blobs: map[string][]byte{"big": []byte("moved out of the log"), "png": {0x89, 'P', 'N', 'G'},
+		"in": []byte(`{"command":"long"}`)}}
 	use := outboard.Usage{Input: 10, Output: 5, CacheRead: 3, CacheWrite5m: 2, CacheWrite1h: 1}
-	agent := outboard.Agent{ID: "agent_01a", Version: 3, Name: "golden", Model: outboard.ModelConfig{ID: "script/steps", Effort: "low"}}
-	m.add("created", &outboard.SessionCreated{Config: outboard.SessionConfig{Agent: agent, Environment: "env_01e", Env: outboard.EnvConfig{Kind: "cloud"}}})
+	agent := outboard.Agent{ID: "agent_01a", Version: 3, Name: "golden",
+		Model: outboard.ModelConfig{ID: "script/steps", Effort: "low"}}
+	m.add("created", &outboard.SessionCreated{Config: outboard.SessionConfig{Agent: agent, Environment: "env_01e",
+		Env: outboard.EnvConfig{Kind: "cloud"}}})
 	msg := m.add("message", &outboard.InputMessage{Content: []outboard.Content{outboard.Text("hello"),
 		{Type: "text", Blob: &outboard.BlobRef{Digest: "big", Size: 20}},
-		{Type: "image", Source: &outboard.Source{Type: "blob", Encoding: "base64", MediaType: "image/png", Blob: &outboard.BlobRef{Digest: "png", Size: 4}}},
-		{Type: "image", Source: &outboard.Source{Type: "file", File: "file_01f", Blob: &outboard.BlobRef{Digest: "png", Size: 4}}},
-		{Type: "document", Title: "t", Context: "c", Source: &outboard.Source{Type: "text", MediaType: "text/plain", Data: "d"}},
+		{Type: "image", Source: &outboard.Source{Type: "blob", Encoding: "base64", MediaType: "image/png",
+			Blob: &outboard.BlobRef{Digest: "png", Size: 4}}},
+		{Type: "image", Source: &outboard.Source{Type: "file", File: "file_01f",
+			Blob: &outboard.BlobRef{Digest: "png", Size: 4}}},
+		{Type: "document", Title: "t", Context: "c", Source: &outboard.Source{Type: "text", MediaType: "text/plain",
+			Data: "d"}},
 		{Type: "document", Source: &outboard.Source{Type: "url", URL: "https://example.com/a.pdf"}}}})
 	sys := m.add("system", &outboard.InputSystem{Content: []outboard.Content{outboard.Text("be brief")}})
 	m.add("turn", &outboard.TurnStarted{Turn: 1, Harness: "builtin", Version: "1"})
 	m.add("echo", &outboard.InputProcessed{Input: msg, Of: outboard.TypeInputMessage})
 	m.add("echosys", &outboard.InputProcessed{Input: sys, Of: outboard.TypeInputSystem})
 	req := m.add("model", &outboard.ModelStarted{Model: "script/steps", Attempt: 1})
-	m.add("failed", &outboard.ModelFailed{Request: req, Error: outboard.Failure{Type: "model_overloaded_error", Message: "529"}})
+	m.add("failed", &outboard.ModelFailed{Request: req, Error: outboard.Failure{Type: "model_overloaded_error",
+		Message: "529"}})
 	m.add("retrying", &outboard.TurnRetrying{Turn: 1, Attempt: 1, At: logStart.Add(time.Hour),
 		Error: outboard.Failure{Type: "model_overloaded_error", Message: "529", Retry: "retrying"}})
 	m.add("resumed", &outboard.TurnResumed{Turn: 1})
 	req = m.add("model2", &outboard.ModelStarted{Model: "script/steps", Attempt: 2})
 	m.add("think", &outboard.AgentThinking{Text: "kept to ourselves"})
 	m.add("say", &outboard.AgentMessage{Content: []outboard.Content{outboard.Text("I run three tools")}})
-	allowed := m.add("allowed", &outboard.CallRequested{ToolUseID: "tu1", Name: "bash", Kind: "builtin", Input: []byte(`{"command":"true"}`),
+	allowed := m.add("allowed", &outboard.CallRequested{ToolUseID: "tu1", Name: "bash", Kind: "builtin",
+		Input:    []byte(`{"command":"true"}`),
 		Decision: outboard.Allow, Policy: outboard.AlwaysAllow})
-	asked := m.add("asked", &outboard.CallRequested{ToolUseID: "tu2", Name: "bash", Kind: "builtin", InputBlob: &outboard.BlobRef{Digest: "in"},
-		Decision: outboard.Ask, Policy: outboard.AlwaysAsk})
-	denied := m.add("denied", &outboard.CallRequested{ToolUseID: "tu3", Name: "nope", Kind: "builtin", Input: []byte(`[1]`), Decision: outboard.Deny, Reason: "not enabled"})
-	custom := m.add("custom", &outboard.CallRequested{ToolUseID: "tu4", Name: "lookup", Kind: "custom", Input: []byte(`{"q":1}`), Decision: outboard.Allow})
-	held := m.add("held", &outboard.CallRequested{ToolUseID: "tu7", Name: "lookup", Kind: "custom", Input: []byte(`{"q":2}`), Decision: outboard.Ask})
+	asked := m.add("asked", &outboard.CallRequested{ToolUseID: "tu2", Name: "bash", Kind: "builtin",
+		InputBlob: &outboard.BlobRef{Digest: "in"},
+		Decision:  outboard.Ask, Policy: outboard.AlwaysAsk})
+	denied := m.add("denied", &outboard.CallRequested{ToolUseID: "tu3", Name: "nope", Kind: "builtin",
+		Input: []byte(`[1]`), Decision: outboard.Deny, Reason: "not enabled"})
+	custom := m.add("custom", &outboard.CallRequested{ToolUseID: "tu4", Name: "lookup", Kind: "custom",
+		Input: []byte(`{"q":1}`), Decision: outboard.Allow})
+	held := m.add("held", &outboard.CallRequested{ToolUseID: "tu7", Name: "lookup", Kind: "custom",
+		Input: []byte(`{"q":2}`), Decision: outboard.Ask})
 	m.add("modelend", &outboard.ModelFinished{Request: req, Provider: "script", Stop: "tool_use", Usage: use})
-	m.add("box", &outboard.SandboxReady{Sandbox: "sbx_01b", Generation: "g1", Provider: "native", Isolation: "namespaces"})
-	m.add("start", &outboard.CallStarted{Call: allowed, Key: "k", Digest: "d", Class: outboard.ClassEffect, Epoch: 1, Sandbox: "sbx_01b", Generation: "g1", Attempt: 1})
-	m.add("result", &outboard.CallFinished{Call: allowed, Outcome: outboard.OutcomeOK, Content: []outboard.Content{outboard.Text("ok")}, ExitCode: new(0), DurationUs: 1500})
+	m.add("box", &outboard.SandboxReady{Sandbox: "sbx_01b", Generation: "g1", Provider: "native",
+		Isolation: "namespaces"})
+	m.add("start", &outboard.CallStarted{Call: allowed, Key: "k", Digest: "d", Class: outboard.ClassEffect, Epoch: 1,
+		Sandbox: "sbx_01b", Generation: "g1", Attempt: 1})
+	m.add("result", &outboard.CallFinished{Call: allowed, Outcome: outboard.OutcomeOK,
+		Content: []outboard.Content{outboard.Text("ok")}, ExitCode: new(0), DurationUs: 1500})
 	m.add("ckpt", &outboard.CheckpointCreated{Checkpoint: "ckpt_01c", Call: allowed, Bytes: 10})
-	m.add("refused", &outboard.CallFinished{Call: denied, Outcome: outboard.OutcomeDenied, Content: []outboard.Content{outboard.Text("no such tool")}, IsError: true})
-	m.add("parked", &outboard.TurnEnded{Turn: 1, Stop: outboard.StopReason{Type: "requires_action", EventIDs: []outboard.EventID{asked, custom}}})
+	m.add("refused", &outboard.CallFinished{Call: denied, Outcome: outboard.OutcomeDenied,
+		Content: []outboard.Content{outboard.Text("no such tool")}, IsError: true})
+	m.add("parked", &outboard.TurnEnded{Turn: 1, Stop: outboard.StopReason{Type: "requires_action",
+		EventIDs: []outboard.EventID{asked, custom}}})
 	conf := m.add("answer", &outboard.InputConfirmation{Call: asked, Message: "rather not", By: "admin"})
 	given := m.add("given", &outboard.InputToolResult{Call: custom, Custom: true, Content: []outboard.Content{
-		{Type: "search_result", Text: "https://example.com", Title: "found", Citations: true, Parts: []outboard.Content{outboard.Text("42")}}}})
+		{Type: "search_result", Text: "https://example.com", Title: "found", Citations: true,
+			Parts: []outboard.Content{outboard.Text("42")}}}})
 	m.add("resumed2", &outboard.TurnResumed{Turn: 1})
 	m.add("echoconf", &outboard.InputProcessed{Input: conf, Of: outboard.TypeInputConfirmation})
 	m.add("echogiven", &outboard.InputProcessed{Input: given, Of: outboard.TypeInputToolResult})
 	m.add("customend", &outboard.CallFinished{Call: custom, Outcome: outboard.OutcomeOK})
 	m.add("offered", &outboard.CallOffered{Call: held})
-	m.add("heldgiven", &outboard.InputToolResult{Call: held, As: "sevt_01offered", Custom: true, Content: []outboard.Content{outboard.Text("43")}})
-	m.add("heldend", &outboard.CallFinished{Call: held, Outcome: outboard.OutcomeOK, Content: []outboard.Content{outboard.Text("43")}})
+	m.add("heldgiven", &outboard.InputToolResult{Call: held, As: "sevt_01offered", Custom: true,
+		Content: []outboard.Content{outboard.Text("43")}})
+	m.add("heldend", &outboard.CallFinished{Call: held, Outcome: outboard.OutcomeOK,
+		Content: []outboard.Content{outboard.Text("43")}})
 	m.add("lost", &outboard.SandboxLost{Sandbox: "sbx_01b", Generation: "g1", Reason: "killed", Restore: "ckpt_01c"})
 	m.add("compact", &outboard.ContextCompacted{Summary: "so far", Usage: use,
 		Base: &outboard.Base{Config: outboard.SessionConfig{Environment: "env_hidden"}}})
 	m.add("harvest", &outboard.FileHarvested{File: "file_01h", Path: "out.txt"})
 	cut := m.add("cut", &outboard.InputInterrupt{Scope: "sthr_01primary"})
 	m.add("echocut", &outboard.InputProcessed{Input: cut, Of: outboard.TypeInputInterrupt})
-	m.add("turnfailed", &outboard.TurnFailed{Turn: 1, Error: outboard.Failure{Type: "something_new", Message: "gone", Retry: "exhausted"}})
+	m.add("turnfailed", &outboard.TurnFailed{Turn: 1, Error: outboard.Failure{Type: "something_new", Message: "gone",
+		Retry: "exhausted"}})
 	m.add("ended", &outboard.TurnEnded{Turn: 1, Stop: outboard.StopReason{Type: "refusal"},
 		Details: []byte(`{"type":"refusal","category":"cyber","explanation":null}`)})
 	m.add("updated", &outboard.SessionUpdated{Title: new("new"), Metadata: map[string]string{"k": "v"},
-		Tools: &[]outboard.Toolset{{Kind: "builtin", Default: outboard.ToolConfig{Enabled: true, Policy: outboard.AlwaysAsk}}}})
+		Tools: &[]outboard.Toolset{{Kind: "builtin", Default: outboard.ToolConfig{Enabled: true,
+			Policy: outboard.AlwaysAsk}}}})
 	m.add("mounted", &outboard.SessionUpdated{Resources: &[]outboard.Resource{}})
-	auto := m.add("auto", &outboard.CallRequested{ToolUseID: "tu5", Name: "bash", Kind: "builtin", Input: []byte(`{"command":"rm -rf /"}`),
+	auto := m.add("auto", &outboard.CallRequested{ToolUseID: "tu5", Name: "bash", Kind: "builtin",
+		Input:    []byte(`{"command":"rm -rf /"}`),
 		Decision: outboard.Deny, Policy: outboard.AutoPolicy, Verdict: outboard.Deny, Rules: []string{"platform/auto_deny"}, Reason: "too risky"})
-	m.add("judged", &outboard.CallJudged{Call: auto, Model: "script/judge", Verdict: outboard.Deny, Reason: "destroys", Usage: use})
-	m.add("unsure", &outboard.CallRequested{ToolUseID: "tu6", Name: "bash", Kind: "builtin", Input: []byte(`{"command":"x"}`),
+	m.add("judged", &outboard.CallJudged{Call: auto, Model: "script/judge", Verdict: outboard.Deny, Reason: "destroys",
+		Usage: use})
+	m.add("unsure", &outboard.CallRequested{ToolUseID: "tu6", Name: "bash", Kind: "builtin",
+		Input:    []byte(`{"command":"x"}`),
 		Decision: outboard.Ask, Policy: outboard.AutoPolicy, Rules: []string{"platform/auto_ask"}})
-	m.add("forked", &outboard.SessionForked{Parent: "sesn_01p", Seq: 40, Checkpoint: "ckpt_01c", Config: outboard.SessionConfig{Agent: agent}})
-	m.add("rewound", &outboard.SessionRewound{To: 4, Conversation: true, Machine: true, Checkpoint: "ckpt_01c", Sandbox: "sbx_01b", By: "admin"})
+	m.add("forked", &outboard.SessionForked{Parent: "sesn_01p", Seq: 40, Checkpoint: "ckpt_01c",
+		Config: outboard.SessionConfig{Agent: agent}})
+	m.add("rewound", &outboard.SessionRewound{To: 4, Conversation: true, Machine: true, Checkpoint: "ckpt_01c",
+		Sandbox: "sbx_01b", By: "admin"})
 	m.add("archived", &outboard.SessionArchived{})
 	return m
 }
@@ -182,8 +209,8 @@ func TestTranslateGolden(t *testing.T) {
 	golden(t, "events-own.json", wireOf(t, m, true))
 }
 
-// Fails if two wire events share an id or a microsecond, if one changes between translations, or if Outboard's own events
-// disturb the others: a client that dedupes would lose some.
+// Fails if two wire events share an id or a microsecond, if one changes between translations, or if Outboard's
+// own events disturb the others: a client that dedupes would lose some.
 func TestTranslateIdentity(t *testing.T) {
 	m := everything()
 	plain, own := wireOf(t, m, false), wireOf(t, m, true)

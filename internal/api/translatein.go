@@ -69,7 +69,8 @@ func decodeEvent(path string, raw json.RawMessage) (outboard.Payload, error) {
 		return nil, outboard.Errorf(outboard.Unimplemented, "%s: user.define_outcome is not built yet", path)
 	}
 	return nil, bad("%s.type: %q is not an event a client may send", path, clip(kind)).
-		WithHint("clients send user.message, user.interrupt, user.tool_confirmation, user.custom_tool_result and system.message")
+		WithHint("clients send user.message, user.interrupt, user.tool_confirmation, user.custom_tool_result and " +
+			"system.message")
 }
 
 func decodeMessage(path string, raw json.RawMessage, allowed []string) ([]outboard.Content, error) {

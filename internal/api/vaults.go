@@ -23,7 +23,8 @@ type vaultOut struct {
 }
 
 func showVault(v outboard.Vault) vaultOut {
-	return vaultOut{"vault", string(v.ID), v.DisplayName, orEmpty(v.Metadata), stamp(v.CreatedAt), stamp(v.UpdatedAt), stampOrNull(v.ArchivedAt)}
+	return vaultOut{"vault", string(v.ID), v.DisplayName, orEmpty(v.Metadata), stamp(v.CreatedAt), stamp(v.UpdatedAt),
+		stampOrNull(v.ArchivedAt)}
 }
 
 // vaultPatch reads what create and update share.
@@ -92,7 +93,8 @@ func (s *server) listVaults(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pageOf(q, list, func(v outboard.Vault) (string, time.Time) { return string(v.ID), v.CreatedAt }, showVault), nil
+	return pageOf(q, list, func(v outboard.Vault) (string, time.Time) { return string(v.ID), v.CreatedAt },
+		showVault), nil
 }
 
 // keyRotationOut is what became of an organization's keys.

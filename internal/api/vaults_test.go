@@ -22,7 +22,8 @@ func (b *bench) credential(vault string, auth obj) reply {
 
 // variable is an environment_variable credential.
 func variable(name string) obj {
-	return obj{"type": "environment_variable", "secret_name": name, "secret_value": "s3cret-value", "networking": obj{"type": "limited", "allowed_hosts": []string{"api.example.com"}}}
+	return obj{"type": "environment_variable", "secret_name": name, "secret_value": "s3cret-value",
+		"networking": obj{"type": "limited", "allowed_hosts": []string{"api.example.com"}}}
 }
 
 // Fails if a vault cannot be made, changed, listed, archived with all it holds, and deleted through the wire.
@@ -30,7 +31,8 @@ func TestVaults(t *testing.T) {
 	b := newBench(t)
 	id := b.vault()
 	got := b.ok("GET", "/v1/vaults/"+id, nil)
-	if got.str("type") != "vault" || got.str("display_name") != "v" || got.str("metadata.team") != "a" || got.get("archived_at") != nil {
+	if got.str("type") != "vault" || got.str("display_name") != "v" || got.str("metadata.team") != "a" ||
+		got.get("archived_at") != nil {
 		t.Errorf("a vault: %s", got.body)
 	}
 	got = b.ok("POST", "/v1/vaults/"+id, obj{"display_name": "w", "metadata": obj{"team": nil, "x": "y"}})
@@ -69,23 +71,36 @@ func TestCredentialKinds(t *testing.T) {
 		after  map[string]any
 	}{
 		"environment_variable": {variable("TOKEN"),
-			map[string]any{"secret_name": "TOKEN", "networking.type": "limited", "networking.allowed_hosts.0": "api.example.com", "injection_location.header": true, "injection_location.body": true},
-			obj{"secret_value": "n3w-s3cret", "networking": obj{"type": "unrestricted"}, "injection_location": obj{"body": false}},
-			map[string]any{"networking.type": "unrestricted", "injection_location.header": true, "injection_location.body": false}},
-		"static_bearer": {obj{"type": "static_bearer", "mcp_server_url": "https://mcp.example.com/x", "token": "s3cret-value"},
+			map[string]any{"secret_name": "TOKEN", "networking.type": "limited",
+				"networking.allowed_hosts.0": "api.example.com", "injection_location.header": true, "injection_location.body": true},
+			obj{"secret_value": "n3w-s3cret", "networking": obj{"type": "unrestricted"},
+				"injection_location": obj{"body": false}},
+			map[string]any{"networking.type": "unrestricted", "injection_location.header": true,
+				"injection_location.body": false}},
+		"static_bearer": {obj{"type": "static_bearer", "mcp_server_url": "https://mcp.example.com/x",
+			"token": "s3cret-value"},
 			map[string]any{"mcp_server_url": "https://mcp.example.com/x"}, obj{"token": "n3w-s3cret"}, nil},
-		"mcp_oauth": {obj{"type": "mcp_oauth", "mcp_server_url": "https://mcp.example.com/y", "access_token": "s3cret-value", "expires_at": "2099-01-01T00:00:00Z",
-			"refresh": obj{"refresh_token": "r3fr-s3cret", "token_endpoint": "https://auth.example.com/token", "client_id": "id", "scope": "a b",
+		"mcp_oauth": {obj{"type": "mcp_oauth", "mcp_server_url": "https://mcp.example.com/y",
+			"access_token": "s3cret-value", "expires_at": "2099-01-01T00:00:00Z",
+			"refresh": obj{"refresh_token": "r3fr-s3cret", "token_endpoint": "https://auth.example.com/token",
+				"client_id": "id", "scope": "a b",
 				"token_endpoint_auth": obj{"type": "client_secret_post", "client_secret": "cl13nt-s3cret"}}},
-			map[string]any{"expires_at": "2099-01-01T00:00:00.000000Z", "refresh.token_endpoint": "https://auth.example.com/token", "refresh.client_id": "id",
+			map[string]any{"expires_at": "2099-01-01T00:00:00.000000Z",
+				"refresh.token_endpoint": "https://auth.example.com/token", "refresh.client_id": "id",
 				"refresh.scope": "a b", "refresh.resource": nil, "refresh.token_endpoint_auth.type": "client_secret_post"},
-			obj{"access_token": "n3w-s3cret", "refresh": obj{"scope": "", "refresh_token": "n3w-s3cret"}}, map[string]any{"refresh.scope": nil, "refresh.client_id": "id"}},
-		"outboard_header": {obj{"type": "outboard_header", "name": "gh", "value": "s3cret-value", "hosts": []string{"*.example.com"}, "methods": []string{"GET"}, "paths": []string{"/v1/**"}},
-			map[string]any{"name": "gh", "header": "Authorization", "format": "Bearer {secret}", "paths.0": "/v1/**"}, obj{"value": "n3w-s3cret", "methods": []string{}}, nil},
-		"outboard_aws": {obj{"type": "outboard_aws", "name": "s3", "access_key_id": "AKIAs3cret", "secret_access_key": "s3cret-value", "service": "s3", "region": "eu-central-1", "hosts": []string{"b.s3.eu-central-1.amazonaws.com"}},
+			obj{"access_token": "n3w-s3cret", "refresh": obj{"scope": "",
+				"refresh_token": "n3w-s3cret"}}, map[string]any{"refresh.scope": nil, "refresh.client_id": "id"}},
+		"outboard_header": {obj{"type": "outboard_header", "name": "gh", "value": "s3cret-value",
+			"hosts": []string{"*.example.com"}, "methods": []string{"GET"}, "paths": []string{"/v1/**"}},
+			map[string]any{"name": "gh", "header": "Authorization", "format": "Bearer {secret}",
+				"paths.0": "/v1/**"}, obj{"value": "n3w-s3cret", "methods": []string{}}, nil},
+		"outboard_aws": {obj{"type": "outboard_aws", "name": "s3", "access_key_id": "AKIAs3cret",
+			"secret_access_key": "s3cret-value", "service": "s3", "region": "eu-central-1", "hosts": []string{"b.s3.eu-central-1.amazonaws.com"}},
 			map[string]any{"service": "s3", "region": "eu-central-1"}, obj{"secret_access_key": "n3w-s3cret"}, nil},
-		"outboard_github_app": {obj{"type": "outboard_github_app", "name": "app", "app_id": 1, "installation_id": 2, "private_key": pem, "repositories": []string{"o/r"}, "permissions": obj{"contents": "read"}},
-			map[string]any{"hosts.0": "api.github.com", "repositories.0": "o/r", "permissions.contents": "read", "api_url": "https://api.github.com"}, obj{"permissions": obj{"contents": "write"}}, map[string]any{"permissions.contents": "write"}},
+		"outboard_github_app": {obj{"type": "outboard_github_app", "name": "app", "app_id": 1, "installation_id": 2,
+			"private_key": pem, "repositories": []string{"o/r"}, "permissions": obj{"contents": "read"}},
+			map[string]any{"hosts.0": "api.github.com", "repositories.0": "o/r", "permissions.contents": "read",
+				"api_url": "https://api.github.com"}, obj{"permissions": obj{"contents": "write"}}, map[string]any{"permissions.contents": "write"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.t = t
@@ -129,8 +144,8 @@ func TestCredentialKinds(t *testing.T) {
 	}
 }
 
-// Fails if a credential that could go anywhere, break out of a header or name something unknown is accepted, or if a refusal repeats
-// a secret.
+// Fails if a credential that could go anywhere, break out of a header or name something unknown is accepted, or
+// if a refusal repeats a secret.
 func TestBadCredentials(t *testing.T) {
 	b := newBench(t)
 	vault := b.vault()
@@ -178,15 +193,21 @@ func TestBadCredentials(t *testing.T) {
 		{"at most 4096", with(variable("X"), obj{"secret_value": strings.Repeat("s3cret", 1000)})},
 		{"networking", with(variable("X"), obj{"networking": nil})},
 		{"allowed_hosts", with(variable("X"), obj{"networking": obj{"type": "limited", "allowed_hosts": []string{}}})},
-		{"host", with(variable("X"), obj{"networking": obj{"type": "limited", "allowed_hosts": []string{"https://a.example.com"}}})},
+		{"host", with(variable("X"),
+			obj{"networking": obj{"type": "limited", "allowed_hosts": []string{"https://a.example.com"}}})},
 		{"host", with(variable("X"), obj{"networking": obj{"type": "limited", "allowed_hosts": []string{"*"}}})},
 		{"host", with(variable("X"), obj{"networking": obj{"type": "limited", "allowed_hosts": []string{"*.com"}}})},
-		{"at most 16", with(variable("X"), obj{"networking": obj{"type": "limited", "allowed_hosts": strings.Split(strings.Repeat("a.example.com,", 16)+"b.example.com", ",")}})},
+		{"at most 16", with(variable("X"),
+			obj{"networking": obj{"type": "limited",
+				"allowed_hosts": strings.Split(strings.Repeat("a.example.com,", 16)+"b.example.com", ",")}})},
 		{"injection_location", with(variable("X"), obj{"injection_location": obj{}})},
 		{"injection_location", with(variable("X"), obj{"injection_location": obj{"header": false, "body": false}})},
 		{"several lines", with(variable("X"), obj{"secret_value": "s3cret\nvalue"})},
-		{"several lines", with(variable("X"), obj{"secret_value": "s3cret\nvalue", "injection_location": obj{"header": true, "body": true}})},
-		{"control characters", with(variable("X"), obj{"secret_value": "s3cret\x00value", "injection_location": obj{"header": false, "body": true}})},
+		{"several lines", with(variable("X"), obj{"secret_value": "s3cret\nvalue",
+			"injection_location": obj{"header": true, "body": true}})},
+		{"control characters",
+			with(variable("X"), obj{"secret_value": "s3cret\x00value",
+				"injection_location": obj{"header": false, "body": true}})},
 		{"hosts", with(head, obj{"hosts": []string{}})},
 		{"header", with(head, obj{"header": "Host"})},
 		{"header", with(head, obj{"header": "X-A: b\r\nc"})},
@@ -197,22 +218,30 @@ func TestBadCredentials(t *testing.T) {
 		{"paths", with(head, obj{"paths": []string{"/%2e%2e/"}})},
 		{"methods", with(head, obj{"methods": []string{"get"}})},
 		{"port", with(head, obj{"ports": []int{0}})},
-		{"sts", obj{"type": "outboard_aws", "name": "s", "access_key_id": "A", "secret_access_key": "s3cret-value", "service": "sts", "region": "us-east-1", "hosts": []string{"sts.amazonaws.com"}}},
-		{"must be a registry", obj{"type": "outboard_aws", "name": "s", "access_key_id": "A", "secret_access_key": "s3cret-value", "service": "ecr", "region": "us-east-1", "hosts": []string{"api.ecr.us-east-1.amazonaws.com"}}},
-		{"must be a registry", obj{"type": "outboard_aws", "name": "s", "access_key_id": "A", "secret_access_key": "s3cret-value", "service": "ecr", "region": "us-east-1", "hosts": []string{"*.dkr.ecr.us-east-1.amazonaws.com"}}},
-		{"region eu-west-1", obj{"type": "outboard_aws", "name": "s", "access_key_id": "A", "secret_access_key": "s3cret-value", "service": "ecr", "region": "us-east-1", "hosts": []string{"123456789012.dkr.ecr.eu-west-1.amazonaws.com"}}},
-		{"RSA", obj{"type": "outboard_github_app", "name": "a", "app_id": 1, "installation_id": 1, "private_key": "s3cret-value", "repositories": []string{"o/r"}, "permissions": obj{"contents": "read"}}},
+		{"sts", obj{"type": "outboard_aws", "name": "s", "access_key_id": "A", "secret_access_key": "s3cret-value",
+			"service": "sts", "region": "us-east-1", "hosts": []string{"sts.amazonaws.com"}}},
+		{"must be a registry", obj{"type": "outboard_aws", "name": "s", "access_key_id": "A",
+			"secret_access_key": "s3cret-value", "service": "ecr", "region": "us-east-1", "hosts": []string{"api.ecr.us-east-1.amazonaws.com"}}},
+		{"must be a registry", obj{"type": "outboard_aws", "name": "s", "access_key_id": "A",
+			"secret_access_key": "s3cret-value", "service": "ecr", "region": "us-east-1", "hosts": []string{"*.dkr.ecr.us-east-1.amazonaws.com"}}},
+		{"region eu-west-1", obj{"type": "outboard_aws", "name": "s", "access_key_id": "A",
+			"secret_access_key": "s3cret-value", "service": "ecr", "region": "us-east-1", "hosts": []string{"123456789012.dkr.ecr.eu-west-1.amazonaws.com"}}},
+		{"RSA", obj{"type": "outboard_github_app", "name": "a", "app_id": 1, "installation_id": 1,
+			"private_key": "s3cret-value", "repositories": []string{"o/r"}, "permissions": obj{"contents": "read"}}},
 	} {
 		got := b.refused(400, c.word, "POST", "/v1/vaults/"+vault+"/credentials", obj{"auth": c.auth})
 		if strings.Contains(strings.ReplaceAll(string(got.body), `unknown field`, ""), "s3cret-value") {
 			t.Errorf("%d: the refusal repeats a secret: %s", i, got.body)
 		}
 	}
-	b.ok("POST", "/v1/vaults/"+b.vault()+"/credentials", obj{"auth": obj{"type": "outboard_aws", "name": "s", "access_key_id": "A", "secret_access_key": "s3cret-value", "service": "ecr",
-		"region": "us-east-1", "hosts": []string{"123456789012.dkr.ecr.us-east-1.amazonaws.com"}}}) // the control
+	b.ok("POST", "/v1/vaults/"+b.vault()+"/credentials",
+		obj{"auth": obj{"type": "outboard_aws", "name": "s", "access_key_id": "A", "secret_access_key": "s3cret-value",
+			"service": "ecr",
+			"region":  "us-east-1", "hosts": []string{"123456789012.dkr.ecr.us-east-1.amazonaws.com"}}}) // the control
 	c := b.credential(vault, bearer)
 	path := "/v1/vaults/" + vault + "/credentials/" + c.str("id")
-	b.refused(400, "cannot change", "POST", path, obj{"auth": obj{"type": "static_bearer", "mcp_server_url": "https://b.example.com"}})
+	b.refused(400, "cannot change", "POST", path,
+		obj{"auth": obj{"type": "static_bearer", "mcp_server_url": "https://b.example.com"}})
 	b.refused(400, "cannot change", "POST", path, obj{"auth": variable("X")})
 	b.refused(400, "mcp_oauth", "POST", path+"/mcp_oauth_validate", nil)
 	for i := range 18 {
@@ -264,35 +293,44 @@ func TestValidate(t *testing.T) {
 	try := func(token, refresh string) reply {
 		auth := obj{"type": "mcp_oauth", "mcp_server_url": srv.URL + "/mcp", "access_token": token}
 		if refresh != "" {
-			auth["refresh"] = obj{"refresh_token": refresh, "token_endpoint": srv.URL + "/token", "client_id": "id", "token_endpoint_auth": obj{"type": "none"}}
+			auth["refresh"] = obj{"refresh_token": refresh, "token_endpoint": srv.URL + "/token", "client_id": "id",
+				"token_endpoint_auth": obj{"type": "none"}}
 		}
 		vault := b.vault()
-		got := b.ok("POST", "/v1/vaults/"+vault+"/credentials/"+b.credential(vault, auth).str("id")+"/mcp_oauth_validate", nil)
+		got := b.ok("POST", "/v1/vaults/"+vault+"/credentials/"+b.credential(vault,
+			auth).str("id")+"/mcp_oauth_validate", nil)
 		if strings.Contains(string(got.body), "s3cret") || got.str("type") != "vault_credential_validation" {
 			t.Errorf("validation shows %s", got.body)
 		}
 		return got
 	}
-	if got := try("live-s3cret", ""); got.str("status") != "valid" || got.get("mcp_probe") != nil || got.get("refresh") != nil || got.get("has_refresh_token") != false {
+	if got := try("live-s3cret", ""); got.str("status") != "valid" || got.get("mcp_probe") != nil ||
+		got.get("refresh") != nil || got.get("has_refresh_token") != false {
 		t.Errorf("a living token: %s", got.body)
 	}
-	if got := try("dead-s3cret", ""); got.str("status") != "invalid" || got.str("mcp_probe.method") != "initialize" || got.get("mcp_probe.http_response.status_code") != 401.0 || got.str("refresh.status") != "no_refresh_token" {
+	if got := try("dead-s3cret", ""); got.str("status") != "invalid" || got.str("mcp_probe.method") != "initialize" ||
+		got.get("mcp_probe.http_response.status_code") != 401.0 || got.str("refresh.status") != "no_refresh_token" {
 		t.Errorf("a dead token: %s", got.body)
 	}
-	if got := try("dead-s3cret", "refresh-s3cret"); got.str("status") != "valid" || got.str("refresh.status") != "succeeded" {
+	if got := try("dead-s3cret", "refresh-s3cret"); got.str("status") != "valid" ||
+		got.str("refresh.status") != "succeeded" {
 		t.Errorf("a dead token that can be renewed: %s", got.body)
 	}
-	if got := try("dead-s3cret", "stale-s3cret"); got.str("status") != "invalid" || got.str("refresh.status") != "failed" || got.get("refresh.http_response.status_code") != 400.0 {
+	if got := try("dead-s3cret", "stale-s3cret"); got.str("status") != "invalid" ||
+		got.str("refresh.status") != "failed" || got.get("refresh.http_response.status_code") != 400.0 {
 		t.Errorf("a dead token that cannot: %s", got.body)
 	}
 }
 
-// Fails if the test of a credential says it is used where it is not, or the other way, or if keys cannot be rotated by the wire.
+// Fails if the test of a credential says it is used where it is not, or the other way, or if keys cannot be
+// rotated by the wire.
 func TestCredentialTest(t *testing.T) {
 	b := newBench(t)
 	vault := b.vault()
-	path := "/v1/vaults/" + vault + "/credentials/" + b.credential(vault, obj{"type": "outboard_header", "name": "n", "value": "s3cret-value",
-		"hosts": []string{"api.example.com"}, "methods": []string{"GET"}, "paths": []string{"/v1/**"}}).str("id") + "/outboard/test"
+	path := "/v1/vaults/" + vault + "/credentials/" +
+		b.credential(vault, obj{"type": "outboard_header", "name": "n", "value": "s3cret-value",
+			"hosts": []string{"api.example.com"}, "methods": []string{"GET"}, "paths": []string{"/v1/**"}}).str("id") +
+		"/outboard/test"
 	for _, rotated := range []bool{false, true} {
 		if rotated {
 			if got := b.ok("POST", "/v1/outboard/vault_keys/rotate", nil); got.get("credentials") != 1.0 {

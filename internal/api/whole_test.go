@@ -28,8 +28,9 @@ type talk struct {
 // talk opens a session. policy is that of every built-in tool.
 func (b *bench) talk(policy string) *talk {
 	b.t.Helper()
-	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{map[string]any{
-		"type": "agent_toolset_20260401", "default_config": map[string]any{"permission_policy": map[string]any{"type": policy}}}}}).str("id")
+	agent := b.ok("POST", "/v1/agents", map[string]any{"name": "a", "model": "script/steps",
+		"tools": []any{map[string]any{
+			"type": "agent_toolset_20260401", "default_config": map[string]any{"permission_policy": map[string]any{"type": policy}}}}}).str("id")
 	id := b.ok("POST", "/v1/sessions", map[string]any{"agent": agent, "environment_id": b.environment()}).str("id")
 	return &talk{b, id, "/v1/sessions/" + id + "/events", b.follow(id, "")}
 }
@@ -116,7 +117,8 @@ func (k *talk) started(n int) {
 	}
 }
 
-// Fails if a message that is sent while a tool runs does not reach the model at its next call, or queued messages change their order.
+// Fails if a message that is sent while a tool runs does not reach the model at its next call, or queued
+// messages change their order.
 func steering(t *testing.T, b *bench) {
 	k, l := b.talk("always_allow"), newLatch(t)
 	k.say("- bash: "+l.command(), "- say: first")
@@ -125,7 +127,8 @@ func steering(t *testing.T, b *bench) {
 	k.say("- say: third")
 	l.open(t)
 	evs, _, _ := k.rest()
-	want := []string{"agent.tool_result", "user.message", "user.message", "span.model_request_start", "agent.message", "agent.message",
+	want := []string{"agent.tool_result", "user.message", "user.message", "span.model_request_start", "agent.message",
+		"agent.message",
 		"agent.message", "span.model_request_end", "session.thread_status_idle", "session.usage", "session.status_idle"}
 	got := types(evs)
 	if got = got[max(0, slices.Index(got, "agent.tool_result")):]; !slices.Equal(got, want) {
@@ -148,7 +151,8 @@ func interruptModel(t *testing.T, b *bench) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("the interrupt took %v", took)
 	}
-	if kept := texts(cut, "agent.message"); len(kept) != 1 || !strings.HasPrefix(kept[0], "half a sentence") || !strings.Contains(kept[0], "interrupted") {
+	if kept := texts(cut, "agent.message"); len(kept) != 1 || !strings.HasPrefix(kept[0], "half a sentence") ||
+		!strings.Contains(kept[0], "interrupted") {
 		t.Errorf("what was shown is kept as %q", kept)
 	}
 	if got := types(cut); stop != "end_turn" || !slices.Contains(got, "span.model_request_end") ||
@@ -164,7 +168,8 @@ func interruptModel(t *testing.T, b *bench) {
 // Fails if an interrupt leaves calls running or without a result.
 func interruptCalls(t *testing.T, b *bench) {
 	k, l, ran := b.talk("always_allow"), newLatch(t), filepath.Join(t.TempDir(), "ran")
-	k.say("- parallel:", "  - bash: "+l.command()+"; echo first >> "+ran, "  - bash: echo second >> "+ran, "- say: never")
+	k.say("- parallel:", "  - bash: "+l.command()+"; echo first >> "+ran, "  - bash: echo second >> "+ran,
+		"- say: never")
 	k.started(2)
 	k.ok("POST", k.events, send(map[string]any{"type": "user.interrupt"}))
 	evs, stop, _ := k.rest()
@@ -173,7 +178,8 @@ func interruptCalls(t *testing.T, b *bench) {
 		t.Errorf("ended with %s and results %v", stop, results)
 	}
 	l.open(t)
-	if got := texts(k.turn("- bash: cat "+ran+" || echo nothing ran", "- say: end"), "agent.tool_result"); len(got) != 1 ||
+	if got := texts(k.turn("- bash: cat "+ran+" || echo nothing ran", "- say: end"),
+		"agent.tool_result"); len(got) != 1 ||
 		!strings.HasSuffix(got[0], "nothing ran\n") {
 		t.Errorf("after the interrupt: %q", got)
 	}
@@ -184,10 +190,12 @@ func quote(s string) string {
 	return string(b)
 }
 
-// Fails if an asked call runs without a person's word, an answer is lost or taken for another call's, or the model does not learn of a denial.
+// Fails if an asked call runs without a person's word, an answer is lost or taken for another call's, or the
+// model does not learn of a denial.
 func confirmations(t *testing.T, b *bench) {
 	k, ran := b.talk("always_ask"), filepath.Join(t.TempDir(), "ran")
-	k.say("- parallel:", "  - bash: echo one >> "+ran+"; echo one", "  - bash: echo two >> "+ran, "  - bash: echo three >> "+ran+"; echo three", "- say: end")
+	k.say("- parallel:", "  - bash: echo one >> "+ran+"; echo one", "  - bash: echo two >> "+ran,
+		"  - bash: echo three >> "+ran+"; echo three", "- say: end")
 	evs, stop, asked := k.rest()
 	var calls []string
 	for _, e := range of(evs, "agent.tool_use") {
@@ -230,10 +238,12 @@ func confirmations(t *testing.T, b *bench) {
 	results := map[string]string{}
 	all := k.list(k.id, "")
 	for i, e := range of(all, "agent.tool_result") {
-		results[e["tool_use_id"].(string)] = fmt.Sprint(e["is_error"], " ", texts(of(all, "agent.tool_result"), "agent.tool_result")[i])
+		results[e["tool_use_id"].(string)] = fmt.Sprint(e["is_error"], " ",
+			texts(of(all, "agent.tool_result"), "agent.tool_result")[i])
 	}
 	const fresh = "[a person allowed this command, so it ran in a fresh shell"
-	if !strings.HasPrefix(results[calls[0]], "false one\n"+fresh) || !strings.HasPrefix(results[calls[2]], "false three\n"+fresh) ||
+	if !strings.HasPrefix(results[calls[0]], "false one\n"+fresh) || !strings.HasPrefix(results[calls[2]],
+		"false three\n"+fresh) ||
 		!strings.HasPrefix(results[calls[1]], "true ") || strings.Contains(results[calls[1]], fresh) ||
 		!strings.Contains(results[calls[1]], "use the other one") {
 		t.Errorf("results %q", results)
@@ -265,7 +275,8 @@ func retries(t *testing.T, b *bench) {
 		}
 	}
 	evs = k.turn("- fail: 529 after 6 bytes", "- say: the whole answer")
-	if errs := of(evs, "session.error"); len(errs) != 1 || errs[0]["error"].(map[string]any)["retry_status"].(map[string]any)["type"] != "retrying" {
+	if errs := of(evs, "session.error"); len(errs) != 1 ||
+		errs[0]["error"].(map[string]any)["retry_status"].(map[string]any)["type"] != "retrying" {
 		t.Errorf("an answer that broke off: %v", evs)
 	}
 	if got := texts(evs, "agent.message"); !slices.Equal(got, []string{"the whole answer"}) {
@@ -295,14 +306,17 @@ func at(t *testing.T, e map[string]any) time.Time {
 	return v
 }
 
-// Fails if a model's shell forgets what it was told between two calls or two turns, hangs for ever, or keeps the rest of a long output to itself.
+// Fails if a model's shell forgets what it was told between two calls or two turns, hangs for ever, or keeps the
+// rest of a long output to itself.
 func shell(t *testing.T, b *bench) {
 	k := b.talk("always_allow")
-	evs := k.turn("- bash: mkdir d; cd d; export A=1; B=2; (while :; do echo x >> ticks; sleep 0.02; done) >/dev/null 2>&1 & echo $! > pid",
+	evs := k.turn("- bash: mkdir d; cd d; export A=1; B=2; (while :; do echo x >> ticks; sleep 0.02; done) "+
+		">/dev/null 2>&1 & echo $! > pid",
 		"- bash: 'basename $PWD; echo $A$B; kill -0 $(cat pid) && echo lives'",
 		"- bash: {command: 'echo begun; sleep 600', timeout_ms: 300}", "- bash: seq 100000")
 	out := texts(evs, "agent.tool_result")
-	if len(out) != 4 || out[1] != "d\n12\nlives\n" || !strings.Contains(out[2], "begun") || !strings.Contains(out[2], "timed out") {
+	if len(out) != 4 || out[1] != "d\n12\nlives\n" || !strings.Contains(out[2], "begun") ||
+		!strings.Contains(out[2], "timed out") {
 		t.Fatalf("results %.300q", out)
 	}
 	if len(out[3]) > 100_000 || !strings.HasPrefix(out[3], "1\n2\n") {
@@ -314,10 +328,12 @@ func shell(t *testing.T, b *bench) {
 			full = word
 		}
 	}
-	evs = k.turn("- read: {path: "+quote(full)+", view_range: [99998, 99999]}", "- bash: 'kill -0 $(cat pid) && echo $A$B; kill $(cat pid)'",
+	evs = k.turn("- read: {path: "+quote(full)+", view_range: [99998, 99999]}",
+		"- bash: 'kill -0 $(cat pid) && echo $A$B; kill $(cat pid)'",
 		"- bash: {restart: true}", "- bash: 'basename $PWD; echo \"[$A$B]\"'")
 	out = texts(evs, "agent.tool_result")
-	if len(out) != 4 || !strings.HasPrefix(out[0], " 99998\t99998\n 99999\t99999") || out[1] != "12\n" || !strings.HasSuffix(out[3], "\n[]\n") || out[3] == "d\n[]\n" {
+	if len(out) != 4 || !strings.HasPrefix(out[0], " 99998\t99998\n 99999\t99999") || out[1] != "12\n" ||
+		!strings.HasSuffix(out[3], "\n[]\n") || out[3] == "d\n[]\n" {
 		t.Errorf("in the next turn: %q (the file is %q)", out, full)
 	}
 }
@@ -327,7 +343,8 @@ var flows = []struct {
 	name string
 	run  func(*testing.T, *bench)
 }{
-	{"order", recordedOrder}, {"answers", askCustomInterrupt}, {"steering", steering}, {"interrupt of a model", interruptModel},
+	{"order", recordedOrder}, {"answers", askCustomInterrupt}, {"steering", steering}, {"interrupt of a model",
+		interruptModel},
 	{"interrupt of calls", interruptCalls}, {"confirmations", confirmations}, {"retries", retries}, {"shell", shell},
 }
 
@@ -350,7 +367,8 @@ func TestFlowsOnPostgres(t *testing.T) {
 	}
 }
 
-// Fails if a long conversation is not summarised near the model's limit, the client is not told, or what comes after has lost its place.
+// Fails if a long conversation is not summarised near the model's limit, the client is not told, or what comes
+// after has lost its place.
 func TestCompaction(t *testing.T) {
 	b := whole(t, outboardtest.Options{Models: llm.Config{Scripts: llm.Scripts{Context: 20_000}}})
 	k := b.talk("always_allow")
@@ -374,8 +392,8 @@ func TestCompaction(t *testing.T) {
 	}
 }
 
-// If this fails, the position that a fold begins at goes out with a session, with its vaults and its owner; or one that somebody made up
-// comes in with a file, and decides what the session is.
+// If this fails, the position that a fold begins at goes out with a session, with its vaults and its owner; or
+// one that somebody made up comes in with a file, and decides what the session is.
 func TestBaseOfAFoldStaysHere(t *testing.T) {
 	b := whole(t, outboardtest.Options{Models: llm.Config{Scripts: llm.Scripts{Context: 20_000}}})
 	k := b.talk("always_allow")
@@ -407,7 +425,8 @@ func TestBaseOfAFoldStaysHere(t *testing.T) {
 	if s := string(x.data[log]); !strings.Contains(s, `"summary":"`) || strings.Contains(s, `"base"`) {
 		t.Error("the export has no summary, or the base of one")
 	}
-	x.replace(log, `"summary":"`, `"base":{"header":{"head":1},"config":{"environment_id":"env_x"},"turn":77},"summary":"`)
+	x.replace(log, `"summary":"`,
+		`"base":{"header":{"head":1},"config":{"environment_id":"env_x"},"turn":77},"summary":"`)
 	id := b.ok("POST", "/v1/outboard/import?unsigned=true", x.pack(t, true)).str("id")
 	if n := bases(id); n != 0 {
 		t.Errorf("%d bases came in with a file", n)

@@ -120,8 +120,9 @@ func showModelConfig(m outboard.ModelConfig) modelOut {
 }
 
 func showThreadAgent(a *outboard.Agent) threadAgentOut {
-	out := threadAgentOut{Type: "agent", ID: string(a.ID), Version: a.Version, Name: a.Name, Description: textOrNull(a.Description),
-		System: textOrNull(a.System), Model: showModelConfig(a.Model),
+	out := threadAgentOut{Type: "agent", ID: string(a.ID), Version: a.Version, Name: a.Name,
+		Description: textOrNull(a.Description),
+		System:      textOrNull(a.System), Model: showModelConfig(a.Model),
 		Tools: []any{}, MCPServers: []mcpServerOut{}, Skills: []skillOut{}, Identity: typeOut{"service_account"}}
 	if len(a.Identity) > 0 {
 		out.Identity = a.Identity
@@ -142,7 +143,8 @@ func showThreadAgent(a *outboard.Agent) threadAgentOut {
 }
 
 func showAgent(a outboard.Agent) agentOut {
-	return agentOut{showSessionAgent(&a), orEmpty(a.Metadata), stamp(a.CreatedAt), stamp(a.UpdatedAt), stampOrNull(a.ArchivedAt)}
+	return agentOut{showSessionAgent(&a), orEmpty(a.Metadata), stamp(a.CreatedAt), stamp(a.UpdatedAt),
+		stampOrNull(a.ArchivedAt)}
 }
 
 func showPolicy(c outboard.ToolConfig) map[string]any {
@@ -152,7 +154,8 @@ func showPolicy(c outboard.ToolConfig) map[string]any {
 // showToolset is one entry of an agent's tools.
 func showToolset(t *outboard.Toolset) map[string]any {
 	if t.Kind == "custom" {
-		return map[string]any{"type": "custom", "name": t.Name, "description": t.Description, "input_schema": t.InputSchema}
+		return map[string]any{"type": "custom", "name": t.Name, "description": t.Description,
+			"input_schema": t.InputSchema}
 	}
 	configs := []any{}
 	for _, c := range t.Configs {
@@ -189,7 +192,8 @@ func showEnvironment(e outboard.Environment) environmentOut {
 	if scope == "" {
 		scope = "organization"
 	}
-	return environmentOut{"environment", string(e.ID), e.Name, textOrNull(e.Description), showEnvConfig(e.Config), orEmpty(e.Metadata),
+	return environmentOut{"environment", string(e.ID), e.Name, textOrNull(e.Description), showEnvConfig(e.Config),
+		orEmpty(e.Metadata),
 		scope, stamp(e.CreatedAt), stamp(e.UpdatedAt), stampOrNull(e.ArchivedAt)}
 }
 
@@ -209,8 +213,10 @@ func showEnvConfig(c outboard.EnvConfig) map[string]any {
 		packages[m] = some(c.Packages[m])
 	}
 	out := map[string]any{"type": "cloud", "networking": n, "packages": packages}
-	own := len(c.Networking.Rules) > 0 || c.Networking.Budget != (outboard.NetBudget{}) || c.Networking.Ask != (outboard.NetAsk{})
-	if c.Rootfs != "" || c.Image != "" || c.Template != "" || c.Isolation != "" || c.Limits != (outboard.SandboxLimits{}) || c.Lifecycle != (outboard.Lifecycle{}) || own {
+	own := len(c.Networking.Rules) > 0 || c.Networking.Budget != (outboard.NetBudget{}) ||
+		c.Networking.Ask != (outboard.NetAsk{})
+	if c.Rootfs != "" || c.Image != "" || c.Template != "" || c.Isolation != "" ||
+		c.Limits != (outboard.SandboxLimits{}) || c.Lifecycle != (outboard.Lifecycle{}) || own {
 		machine := map[string]any{"rootfs": c.Rootfs, "isolation": c.Isolation, "limits": c.Limits}
 		if c.Image != "" {
 			machine["image"] = c.Image

@@ -40,21 +40,25 @@ func TestWhatIsAcceptedCanBeUsed(t *testing.T) {
 	file := b.upload("file", "f:x").str("id")
 	var resources []any
 	for i := range 500 {
-		resources = append(resources, map[string]any{"type": "file", "file_id": file, "mount_path": strings.Repeat("&", 700) + fmt.Sprint(i)})
+		resources = append(resources, map[string]any{"type": "file", "file_id": file,
+			"mount_path": strings.Repeat("&", 700) + fmt.Sprint(i)})
 	}
 	for name, agent := range map[string]map[string]any{"a long prompt": few, "many tools": over} {
 		id := b.ok("POST", "/v1/agents", agent).str("id")
-		session := b.ok("POST", "/v1/sessions", map[string]any{"agent": id, "environment_id": env, "resources": resources})
+		session := b.ok("POST", "/v1/sessions", map[string]any{"agent": id, "environment_id": env,
+			"resources": resources})
 		if got := session.str("agent.system"); got != agent["system"] {
 			t.Errorf("%s: the session has a prompt of %d bytes", name, len(got))
 		}
 		path := "/v1/sessions/" + session.str("id")
 		b.ok("POST", path, map[string]any{"agent": map[string]any{"tools": over["tools"]}})
 		b.ok("POST", path+"/fork", map[string]any{})
-		if got := b.ok("GET", path+"/events?types[]=session.updated", nil); name == "a long prompt" && len(got.body) < 500_000 {
+		if got := b.ok("GET", path+"/events?types[]=session.updated", nil); name == "a long prompt" &&
+			len(got.body) < 500_000 {
 			t.Errorf("%s: the update is shown with %d bytes", name, len(got.body))
 		}
-		override := map[string]any{"type": "agent_with_overrides", "id": b.agent(), "system": agent["system"], "tools": over["tools"]}
+		override := map[string]any{"type": "agent_with_overrides", "id": b.agent(), "system": agent["system"],
+			"tools": over["tools"]}
 		b.ok("POST", "/v1/sessions", map[string]any{"agent": override, "environment_id": env})
 	}
 	r := b.refused(413, "must have at most 4194304 bytes", "POST", "/v1/agents", largest())
@@ -100,8 +104,10 @@ func TestUpdatesCompareNumbersExactly(t *testing.T) {
 	for _, c := range []struct {
 		number string
 		same   bool
-	}{{"9007199254740992", false}, {"9007199254740993", false}, {"9007199254740993.0", true}, {"100", false}, {"1e2", true}, {"1000.0E-1", true},
-		{"0.1", false}, {"0.10000000000000000000000000000001", false}, {"1e300", false}, {"10e299", true}, {"1.00000000000000000001e300", false}, {"0", false}, {"-0.0e5", true}} {
+	}{{"9007199254740992", false}, {"9007199254740993", false}, {"9007199254740993.0", true}, {"100", false}, {"1e2",
+		true}, {"1000.0E-1", true},
+		{"0.1", false}, {"0.10000000000000000000000000000001", false}, {"1e300", false}, {"10e299",
+			true}, {"1.00000000000000000001e300", false}, {"0", false}, {"-0.0e5", true}} {
 		r := b.ok("POST", "/v1/agents/"+agent, body(c.number))
 		if !c.same {
 			version++
@@ -111,7 +117,8 @@ func TestUpdatesCompareNumbersExactly(t *testing.T) {
 		}
 		before := len(b.ok("GET", session+"/events?types[]=session.updated&limit=1000", nil).get("data").([]any))
 		b.ok("POST", session, `{"agent":`+body(c.number)+`}`)
-		if after := len(b.ok("GET", session+"/events?types[]=session.updated&limit=1000", nil).get("data").([]any)); (after == before) != c.same {
+		if after := len(b.ok("GET", session+"/events?types[]=session.updated&limit=1000",
+			nil).get("data").([]any)); (after == before) != c.same {
 			t.Errorf("%s on a session: %d events, were %d", c.number, after, before)
 		}
 	}
@@ -124,9 +131,10 @@ func TestEmptyMetadata(t *testing.T) {
 	credential := b.ok("POST", "/v1/vaults/"+vault.str("id")+"/credentials",
 		`{"auth":{"type":"static_bearer","mcp_server_url":"https://a.test","token":"t"},"metadata":{"a":"","b":"x"}}`)
 	for path, made := range map[string]reply{
-		"/v1/agents/":   b.ok("POST", "/v1/agents", `{"name":"a","model":"m","metadata":{"a":"","b":"x"}}`),
-		"/v1/vaults/":   vault,
-		"/v1/sessions/": b.ok("POST", "/v1/sessions", fmt.Sprintf(`{"agent":%q,"environment_id":%q,"metadata":{"a":"","b":"x"}}`, b.agent(), b.environment())),
+		"/v1/agents/": b.ok("POST", "/v1/agents", `{"name":"a","model":"m","metadata":{"a":"","b":"x"}}`),
+		"/v1/vaults/": vault,
+		"/v1/sessions/": b.ok("POST", "/v1/sessions",
+			fmt.Sprintf(`{"agent":%q,"environment_id":%q,"metadata":{"a":"","b":"x"}}`, b.agent(), b.environment())),
 		"/v1/vaults/" + vault.str("id") + "/credentials/": credential,
 	} {
 		if got := fmt.Sprint(made.get("metadata")); got != "map[a: b:x]" {
@@ -139,7 +147,8 @@ func TestEmptyMetadata(t *testing.T) {
 	}
 	env := b.environment()
 	b.ok("POST", "/v1/environments/"+env, `{"metadata":{"a":"x","b":"y"}}`)
-	if got := fmt.Sprint(b.ok("POST", "/v1/environments/"+env, `{"metadata":{"a":"","b":null}}`).get("metadata")); got != "map[]" {
+	if got := fmt.Sprint(b.ok("POST", "/v1/environments/"+env,
+		`{"metadata":{"a":"","b":null}}`).get("metadata")); got != "map[]" {
 		t.Errorf("an environment has %s", got)
 	}
 }
@@ -151,13 +160,15 @@ func TestMessageWhileParked(t *testing.T) {
 	k := b.talk("always_ask")
 	k.say("- parallel:", "  - bash: echo one", "  - bash: echo two", "- say: end")
 	_, _, asked := k.rest()
-	const text = "Invalid user.message event at events[0]: waiting on responses to events [%s]; only user.tool_confirmation, " +
+	const text = "Invalid user.message event at events[0]: waiting on responses to events [%s]; only " +
+		"user.tool_confirmation, " +
 		"user.custom_tool_result, user.tool_result, or user.interrupt may be sent"
 	k.refused(400, fmt.Sprintf(text, strings.Join(asked, ", ")), "POST", k.events, send(message("- say: no")))
 	allow := func(call string) map[string]any {
 		return map[string]any{"type": "user.tool_confirmation", "tool_use_id": call, "result": "allow"}
 	}
-	k.refused(400, "events[1]: waiting on responses to events ["+asked[1]+"]", "POST", k.events, send(allow(asked[0]), message("- say: no")))
+	k.refused(400, "events[1]: waiting on responses to events ["+asked[1]+"]", "POST", k.events,
+		send(allow(asked[0]), message("- say: no")))
 	k.ok("POST", k.events, send(allow(asked[0])))
 	k.rest()
 	k.refused(400, fmt.Sprintf(text, asked[1]), "POST", k.events, send(message("- say: no")))
@@ -194,7 +205,8 @@ func TestEnvironmentNames(t *testing.T) {
 	b.ok("POST", "/v1/environments/"+two, `{"name":"n"}`)
 	b.ok("POST", "/v1/environments", `{"name":"m"}`)
 	org := b.ok("POST", "/v1/outboard/organizations", `{"name":"other"}`).str("id")
-	if r := b.do("POST", "/v1/environments", `{"name":"n"}`, func(r *http.Request) { r.Header.Set("Outboard-Organization", org) }); r.status != 200 {
+	if r := b.do("POST", "/v1/environments", `{"name":"n"}`,
+		func(r *http.Request) { r.Header.Set("Outboard-Organization", org) }); r.status != 200 {
 		t.Errorf("the same name in another organization: %d %s", r.status, r.body)
 	}
 
@@ -211,7 +223,8 @@ func TestEnvironmentNames(t *testing.T) {
 
 // Fails if a model that an agent may name is not one that can be asked for, or an alias is in no list.
 func TestModelAliases(t *testing.T) {
-	models, err := llm.NewRegistry(llm.Config{Aliases: map[string]string{"best": "script/steps", "gone": "nowhere/model"},
+	models, err := llm.NewRegistry(llm.Config{Aliases: map[string]string{"best": "script/steps",
+		"gone": "nowhere/model"},
 		Providers: []llm.Provider{{Name: "keyless", Type: llm.TypeAnthropic, Models: []llm.ModelInfo{{Name: "m"}}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -229,7 +242,8 @@ func TestModelAliases(t *testing.T) {
 	for _, m := range list.get("data").([]any) {
 		b.ok("GET", "/v1/models/"+m.(map[string]any)["id"].(string), nil)
 	}
-	if list.str("data.0.id") != "best" || list.str("data.1.id") != "keyless/m" || list.str("data.2.id") != "script/steps" || strings.Contains(string(list.body), "gone") {
+	if list.str("data.0.id") != "best" || list.str("data.1.id") != "keyless/m" ||
+		list.str("data.2.id") != "script/steps" || strings.Contains(string(list.body), "gone") {
 		t.Errorf("the list: %s", list.body)
 	}
 	if got := b.ok("GET", "/v1/models?after_id=best", nil); got.str("first_id") != "keyless/m" {
@@ -238,7 +252,8 @@ func TestModelAliases(t *testing.T) {
 	var beta struct {
 		Data []map[string]json.RawMessage `json:"data"`
 	}
-	if err := json.Unmarshal(b.ok("GET", "/v1/models?beta=true", nil).body, &beta); err != nil || string(beta.Data[0]["allowed_fallback_models"]) != "null" {
+	if err := json.Unmarshal(b.ok("GET", "/v1/models?beta=true", nil).body, &beta); err != nil ||
+		string(beta.Data[0]["allowed_fallback_models"]) != "null" {
 		t.Errorf("the beta's list: %v %s", err, beta.Data[0]["allowed_fallback_models"])
 	}
 	if strings.Contains(string(list.body), "allowed_fallback_models") {
@@ -251,15 +266,20 @@ func TestZerosAndDefaults(t *testing.T) {
 	b := newBench(t)
 	agent, id := b.agent(), b.session()
 	vault := b.ok("POST", "/v1/vaults", `{"display_name":"v"}`).str("id")
-	for _, path := range []string{"/v1/agents?limit=0", "/v1/agents/" + agent + "?version=0", "/v1/agents/" + agent + "/versions?limit=0", "/v1/sessions?limit=0&agent_version=0",
-		"/v1/sessions?agent_id=" + agent + "&agent_version=0", "/v1/sessions/" + id + "/events?limit=0", "/v1/sessions/" + id + "/threads?limit=0",
-		"/v1/sessions/" + id + "/resources?limit=0", "/v1/vaults?limit=0", "/v1/vaults/" + vault + "/credentials?limit=0"} {
+	for _, path := range []string{"/v1/agents?limit=0", "/v1/agents/" + agent + "?version=0", "/v1/agents/" + agent +
+		"/versions?limit=0", "/v1/sessions?limit=0&agent_version=0",
+		"/v1/sessions?agent_id=" + agent + "&agent_version=0", "/v1/sessions/" + id +
+			"/events?limit=0", "/v1/sessions/" + id + "/threads?limit=0",
+		"/v1/sessions/" + id + "/resources?limit=0", "/v1/vaults?limit=0", "/v1/vaults/" + vault +
+			"/credentials?limit=0"} {
 		b.ok("GET", path, nil)
 		b.refused(400, "", "GET", strings.ReplaceAll(path, "=0", "=-1"), nil)
 	}
 	b.refused(400, "1 to 100", "GET", "/v1/vaults?limit=101", nil)
 	b.refused(400, "1 to 100", "GET", "/v1/vaults/"+vault+"/credentials?limit=101", nil)
-	s := b.ok("POST", "/v1/sessions", map[string]any{"agent": map[string]any{"type": "agent", "id": agent, "version": 0}, "environment_id": b.environment()})
+	s := b.ok("POST", "/v1/sessions",
+		map[string]any{"agent": map[string]any{"type": "agent", "id": agent, "version": 0},
+			"environment_id": b.environment()})
 	for path, want := range map[string]any{"agent.model.speed": "standard", "agent.model.effort.type": "high",
 		"usage.server_tool_use.web_fetch_requests": 0.0, "usage.server_tool_use.web_search_requests": 0.0} {
 		if got := s.get(path); got != want {
@@ -290,7 +310,8 @@ func TestCredentialPlaces(t *testing.T) {
 	}
 	b.refused(400, "*.10.0.0.1", "POST", "/v1/environments",
 		`{"name":"e","config":{"type":"cloud","networking":{"type":"limited","allowed_hosts":["*.10.0.0.1"]}}}`)
-	made := b.ok("POST", path, variable(`"networking":{"type":"limited","allowed_hosts":["*.Example.com","10.0.0.1"]},"injection_location":{"body":true}`))
+	made := b.ok("POST", path,
+		variable(`"networking":{"type":"limited","allowed_hosts":["*.Example.com","10.0.0.1"]},"injection_location":{"body":true}`))
 	if made.get("auth.injection_location.header") != false || made.get("auth.injection_location.body") != true {
 		t.Errorf("made %s", made.body)
 	}
@@ -306,7 +327,8 @@ func TestOwnOfSessions(t *testing.T) {
 	list := b.ok("GET", "/v1/sessions?include[]=outboard", nil)
 	for i, want := range []string{forked, id} {
 		at := fmt.Sprintf("data.%d.", i)
-		if list.str(at+"id") != want || list.str(at+"outboard.owner.name") != me.str("key.name") || list.str(at+"outboard.owner.key_id") != me.str("key.id") ||
+		if list.str(at+"id") != want || list.str(at+"outboard.owner.name") != me.str("key.name") ||
+			list.str(at+"outboard.owner.key_id") != me.str("key.id") ||
 			list.get(at+"outboard.owner.user_id") != nil {
 			t.Errorf("listed %s: %s, I am %s", want, list.body, me.body)
 		}
@@ -314,7 +336,8 @@ func TestOwnOfSessions(t *testing.T) {
 	if list.str("data.0.outboard.parent_id") != id {
 		t.Errorf("the fork: %s", list.body)
 	}
-	if one := b.ok("GET", "/v1/sessions/"+id+"?include[]=outboard", nil); one.str("outboard.owner.name") != me.str("key.name") {
+	if one := b.ok("GET", "/v1/sessions/"+id+"?include[]=outboard",
+		nil); one.str("outboard.owner.name") != me.str("key.name") {
 		t.Errorf("alone: %s", one.body)
 	}
 	if plain := b.ok("GET", "/v1/sessions", nil); strings.Contains(string(plain.body), `"outboard"`) {
@@ -324,7 +347,8 @@ func TestOwnOfSessions(t *testing.T) {
 	if queued.get("data.0.processed_at") != nil || queued.str("data.0.received_at") < "2020" {
 		t.Errorf("queued: %s", queued.body)
 	}
-	if plain := b.ok("GET", "/v1/sessions/"+id+"/events?types[]=user.message", nil); strings.Contains(string(plain.body), "received_at") {
+	if plain := b.ok("GET", "/v1/sessions/"+id+"/events?types[]=user.message",
+		nil); strings.Contains(string(plain.body), "received_at") {
 		t.Errorf("nobody asked: %s", plain.body)
 	}
 }
@@ -343,7 +367,8 @@ func TestListsOfLargeRows(t *testing.T) {
 	for range 12 {
 		id := b.ok("POST", "/v1/agents", body).str("id")
 		agents = append(agents, id)
-		sessions = append(sessions, b.ok("POST", "/v1/sessions", map[string]any{"agent": id, "environment_id": env}).str("id"))
+		sessions = append(sessions, b.ok("POST", "/v1/sessions",
+			map[string]any{"agent": id, "environment_id": env}).str("id"))
 	}
 	slices.Reverse(agents)
 	slices.Reverse(sessions)

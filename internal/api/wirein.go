@@ -79,7 +79,8 @@ func decodeCustom(path string, raw json.RawMessage) (outboard.Toolset, error) {
 		InputSchema json.RawMessage `json:"input_schema" need:"yes"`
 	}
 	err := object(path, raw, &in)
-	return outboard.Toolset{Kind: "custom", Name: in.Name, Description: in.Description, InputSchema: in.InputSchema}, err
+	return outboard.Toolset{Kind: "custom", Name: in.Name, Description: in.Description,
+		InputSchema: in.InputSchema}, err
 }
 
 // toolConfigIn is what the default_config and the configs of a toolset share.
@@ -105,7 +106,8 @@ func (c toolConfigIn) over(path string, def outboard.ToolConfig) (outboard.ToolC
 }
 
 // decodeToolset reads the built-in toolset or an MCP server's.
-func decodeToolset(path string, raw json.RawMessage, kind string, policy outboard.Permission) (t outboard.Toolset, err error) {
+func decodeToolset(path string, raw json.RawMessage, kind string,
+	policy outboard.Permission) (t outboard.Toolset, err error) {
 	var in struct {
 		Type    string            `json:"type"`
 		Default json.RawMessage   `json:"default_config"`
@@ -148,7 +150,8 @@ func decodeToolset(path string, raw json.RawMessage, kind string, policy outboar
 }
 
 // decodeToolConfig reads one entry of configs; what it leaves out is the toolset's default.
-func decodeToolConfig(path string, raw json.RawMessage, kind string, def outboard.ToolConfig) (outboard.ToolConfig, error) {
+func decodeToolConfig(path string, raw json.RawMessage, kind string,
+	def outboard.ToolConfig) (outboard.ToolConfig, error) {
 	fields, err := members(path, raw)
 	if err != nil {
 		return def, err
@@ -248,7 +251,8 @@ func decodeIdentity(path string, raw json.RawMessage) (outboard.Raw, error) {
 		if err := object(path, raw, &in); err != nil {
 			return nil, err
 		}
-		return nil, outboard.Errorf(outboard.Unimplemented, "%s: AWS roles are not built yet", path).WithHint("use service_account")
+		return nil, outboard.Errorf(outboard.Unimplemented, "%s: AWS roles are not built yet", path).
+			WithHint("use service_account")
 	}
 	return nil, bad("%s.type: must be service_account or aws_role, not %q", path, clip(kind))
 }

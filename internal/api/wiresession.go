@@ -90,7 +90,8 @@ func active(h *outboard.Header, now time.Time) float64 {
 
 func showUsage(h *outboard.Header, now time.Time) usageOut {
 	u := h.Usage
-	return usageOut{u.Input, u.Output, u.CacheRead, cacheCreation{u.CacheWrite1h, u.CacheWrite5m}, active(h, now), listCost(u.Cost), serverTools{}}
+	return usageOut{u.Input, u.Output, u.CacheRead, cacheCreation{u.CacheWrite1h, u.CacheWrite5m}, active(h, now),
+		listCost(u.Cost), serverTools{}}
 }
 
 func showStats(h *outboard.Header, now time.Time) statsOut {
@@ -115,18 +116,21 @@ func showResources(rs []outboard.Resource) []resourceOut {
 
 func (s *server) showSession(v control.Session) sessionOut {
 	now := s.now()
-	return sessionOut{Type: "session", ID: string(v.ID), Status: string(s.ctl.Status(&v.Header)), Title: textOrNull(v.Title),
+	return sessionOut{Type: "session", ID: string(v.ID), Status: string(s.ctl.Status(&v.Header)),
+		Title:    textOrNull(v.Title),
 		Metadata: orEmpty(v.Metadata), Agent: showSessionAgent(&v.Config.Agent), EnvironmentID: string(v.EnvironmentID),
 		Resources: showResources(v.Config.Resources), VaultIDs: some(v.Config.VaultIDs), Outcomes: []struct{}{},
-		Usage: showUsage(&v.Header, now), Stats: showStats(&v.Header, now), Budget: showLimit(v.Config.Budget), CreatedAt: stamp(v.CreatedAt),
+		Usage: showUsage(&v.Header, now), Stats: showStats(&v.Header,
+			now), Budget: showLimit(v.Config.Budget), CreatedAt: stamp(v.CreatedAt),
 		UpdatedAt: stamp(v.UpdatedAt), ArchivedAt: stampOrNull(v.ArchivedAt)}
 }
 
 // showThread is the session's only thread, the primary one.
 func (s *server) showThread(v control.Session) threadOut {
 	now := s.now()
-	out := threadOut{Type: "session_thread", ID: string(v.Thread), SessionID: string(v.ID), Status: string(s.ctl.Status(&v.Header)),
-		Agent: showThreadAgent(&v.Config.Agent), CreatedAt: stamp(v.CreatedAt), UpdatedAt: stamp(v.UpdatedAt),
+	out := threadOut{Type: "session_thread", ID: string(v.Thread), SessionID: string(v.ID),
+		Status: string(s.ctl.Status(&v.Header)),
+		Agent:  showThreadAgent(&v.Config.Agent), CreatedAt: stamp(v.CreatedAt), UpdatedAt: stamp(v.UpdatedAt),
 		ArchivedAt: stampOrNull(v.ArchivedAt)}
 	if v.Stop != nil || v.Active > 0 { // null until the first idle transition
 		out.Usage = new(showUsage(&v.Header, now))

@@ -20,7 +20,8 @@ type credentialOut struct {
 }
 
 func showCredential(c outboard.Credential) credentialOut {
-	return credentialOut{"vault_credential", string(c.ID), string(c.Vault), textOrNull(c.DisplayName), orEmpty(c.Metadata), showAuth(&c.Auth),
+	return credentialOut{"vault_credential", string(c.ID), string(c.Vault), textOrNull(c.DisplayName),
+		orEmpty(c.Metadata), showAuth(&c.Auth),
 		stamp(c.CreatedAt), stamp(c.UpdatedAt), stampOrNull(c.ArchivedAt)}
 }
 
@@ -93,11 +94,13 @@ func showAuth(a *outboard.Auth) any {
 	case outboard.AuthOAuth:
 		out := oauthOut{bearerOut: bearerOut{a.Type, a.MCPServerURL}, ExpiresAt: stampOrNull(a.ExpiresAt)}
 		if f := a.Refresh; f != nil {
-			out.Refresh = &refreshOut{f.TokenEndpoint, f.ClientID, textOrNull(f.Scope), textOrNull(f.Resource), typeOut{f.EndpointAuth}}
+			out.Refresh = &refreshOut{f.TokenEndpoint, f.ClientID, textOrNull(f.Scope), textOrNull(f.Resource),
+				typeOut{f.EndpointAuth}}
 		}
 		return out
 	case outboard.AuthEnv:
-		out := variableOut{Type: a.Type, Name: a.Name, Networking: credNetworkOut{"limited", a.Rule.Hosts}, Location: injectionOut{a.InHeader, a.InBody, a.InPath, a.InQuery}}
+		out := variableOut{Type: a.Type, Name: a.Name, Networking: credNetworkOut{"limited", a.Rule.Hosts},
+			Location: injectionOut{a.InHeader, a.InBody, a.InPath, a.InQuery}}
 		if a.Rule.AnyHost {
 			out.Networking = credNetworkOut{Type: "unrestricted"}
 		}
@@ -154,7 +157,8 @@ type validationOut struct {
 }
 
 func showValidation(vault, credential string, v control.Validation) validationOut {
-	out := validationOut{Type: "vault_credential_validation", CredentialID: credential, VaultID: vault, Status: v.Status, ValidatedAt: stamp(v.At), HasRefresh: v.HasRefresh}
+	out := validationOut{Type: "vault_credential_validation", CredentialID: credential, VaultID: vault,
+		Status: v.Status, ValidatedAt: stamp(v.At), HasRefresh: v.HasRefresh}
 	response := func(code int, kind, body string, cut bool) *httpResponseOut {
 		if code == 0 {
 			return nil

@@ -8,7 +8,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// webIn is what web_fetch and web_search take besides the common fields. It is stored as given, with shorthands written out.
+// webIn is what web_fetch and web_search take besides the common fields. It is stored as given, with shorthands
+// written out.
 type webIn struct {
 	Allowed  *[]string       `json:"allowed_domains"`
 	Blocked  *[]string       `json:"blocked_domains"`
@@ -88,7 +89,8 @@ func decodeSources(path string, raw json.RawMessage) (map[string]any, error) {
 		return nil, err
 	}
 	out, none := map[string]any{}, 0
-	for name, raw := range map[string]json.RawMessage{"user_input": in.User, "client_tool_results": in.Client, "server_tool_results": in.Server} {
+	for name, raw := range map[string]json.RawMessage{"user_input": in.User, "client_tool_results": in.Client,
+		"server_tool_results": in.Server} {
 		v, kind, err := decodeSource(control.Join(path, name), raw, name != "user_input")
 		if err != nil {
 			return nil, err

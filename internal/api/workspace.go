@@ -7,7 +7,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// workspace sends the session's newest saved workspace as a tar: Outboard's own, and what diff, apply and pull are made from.
+// workspace sends the session's newest saved workspace as a tar: Outboard's own, and what diff, apply and pull
+// are made from.
 func (s *server) workspace(r *request) (any, error) {
 	ws, err := s.ctl.Workspace(r.Context(), r.by, outboard.SessionID(r.PathValue("session")))
 	if err != nil {
@@ -24,7 +25,8 @@ func (s *server) workspace(r *request) (any, error) {
 	return nil, nil
 }
 
-// sentWorkspace sends what the session's workspace began as: what diff and apply compare with on a machine that did not send it.
+// sentWorkspace sends what the session's workspace began as: what diff and apply compare with on a machine that
+// did not send it.
 func (s *server) sentWorkspace(r *request) (any, error) {
 	f, kind, body, err := s.ctl.SentWorkspace(r.Context(), r.by, outboard.SessionID(r.PathValue("session")))
 	if err != nil {

@@ -41,8 +41,10 @@ func (m *memory) add(t testing.TB, records ...outboard.AuditRecord) {
 func records(n int) []outboard.AuditRecord {
 	out := make([]outboard.AuditRecord, n)
 	for i := range out {
-		out[i] = outboard.AuditRecord{At: time.UnixMicro(int64(1000 + i)), Org: "o", Actor: fmt.Sprint("sesn_", i%3), Action: "http.request",
-			Resource: fmt.Sprint("GET https://a.test/", i), Decision: outboard.Allowed, Rule: "r", Detail: outboard.Raw(`{"n":1}`)}
+		out[i] = outboard.AuditRecord{At: time.UnixMicro(int64(1000 + i)), Org: "o", Actor: fmt.Sprint("sesn_", i%3),
+			Action: "http.request",
+			Resource: fmt.Sprint("GET https://a.test/",
+				i), Decision: outboard.Allowed, Rule: "r", Detail: outboard.Raw(`{"n":1}`)}
 	}
 	return out
 }
@@ -200,7 +202,8 @@ func TestVerifyNamesTheFirstBadRecord(t *testing.T) {
 		{"edit leaf", func(m *memory) { (*m)[6].Hashes[0] ^= 1 }, 7, Changed},
 		{"edit subtree", func(m *memory) { (*m)[7].Hashes[HashSize] ^= 1 }, 8, Changed},
 		{"reorder", func(m *memory) { (*m)[4], (*m)[5] = (*m)[5], (*m)[4] }, 5, Missing},
-		{"reorder and renumber", func(m *memory) { (*m)[4], (*m)[5] = (*m)[5], (*m)[4]; (*m)[4].Num, (*m)[5].Num = 5, 6 }, 5, Changed},
+		{"reorder and renumber",
+			func(m *memory) { (*m)[4], (*m)[5] = (*m)[5], (*m)[4]; (*m)[4].Num, (*m)[5].Num = 5, 6 }, 5, Changed},
 		{"duplicate", func(m *memory) { *m = slices.Insert(*m, 12, (*m)[11]) }, 13, Repeated},
 		{"duplicate at the end", func(m *memory) { *m = append(*m, (*m)[39]); (*m)[40].Num = 41 }, 41, Changed},
 		{"insert and renumber", func(m *memory) {
@@ -298,7 +301,8 @@ func TestWitnessSignsOnlyWhatContinues(t *testing.T) {
 	broken[25].Hashes[0] ^= 1
 	edited := log.clone()
 	edited[19].Hashes[2*HashSize] ^= 1
-	for name, m := range map[string]memory{"rolled back": log[:19], "forked": forked, "broken later": broken, "broken earlier": edited, "empty": nil} {
+	for name, m := range map[string]memory{"rolled back": log[:19], "forked": forked, "broken later": broken,
+		"broken earlier": edited, "empty": nil} {
 		_, err := open(t, dir).Update(t.Context(), m)
 		if _, ok := errors.AsType[*Tampered](err); !ok {
 			t.Errorf("%s: %v", name, err)
@@ -338,7 +342,8 @@ func TestRedact(t *testing.T) {
 	if err := log[3].Redact("resource", "detail"); err != nil { // again, and more
 		t.Fatal(err)
 	}
-	if log[3].Actor != Redacted || log[3].Resource != Redacted || string(log[3].Detail) != `"`+Redacted+`"` || log[3].Rule != "r" {
+	if log[3].Actor != Redacted || log[3].Resource != Redacted || string(log[3].Detail) != `"`+Redacted+`"` ||
+		log[3].Rule != "r" {
 		t.Errorf("%+v", log[3].AuditRecord)
 	}
 	log.add(t, outboard.AuditRecord{Action: ActionRedact, Detail: outboard.Raw(`{"records":[4]}`)})

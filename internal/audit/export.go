@@ -16,8 +16,8 @@ import (
 // maxLine bounds a line of an export: a record's detail and what is around it.
 const maxLine = 2*outboard.MaxEventData + 1<<20
 
-// event is an entry in the shape of the Open Cybersecurity Schema Framework, version 1.3: API Activity (6003), and HTTP Activity (4002)
-// for requests. What the shape has no place for is below unmapped.
+// event is an entry in the shape of the Open Cybersecurity Schema Framework, version 1.3: API Activity (6003),
+// and HTTP Activity (4002) for requests. What the shape has no place for is below unmapped.
 type event struct {
 	Class     int            `json:"class_uid"`
 	ClassName string         `json:"class_name"`
@@ -49,8 +49,8 @@ type eventMetadata struct {
 	Product  map[string]string `json:"product"`
 }
 
-// endpoint is one end of an activity. An API Activity must have its source and an HTTP Activity one of both; addresses of clients are not
-// recorded, so the source is known by who acted.
+// endpoint is one end of an activity. An API Activity must have its source and an HTTP Activity one of both;
+// addresses of clients are not recorded, so the source is known by who acted.
 type endpoint struct {
 	UID      string `json:"uid,omitempty"`
 	Hostname string `json:"hostname,omitempty"`
@@ -72,14 +72,17 @@ const (
 )
 
 // methods are OCSF's activities of HTTP Activity.
-var methods = map[string]int{"CONNECT": 1, "DELETE": 2, "GET": 3, "HEAD": 4, "OPTIONS": 5, "POST": 6, "PUT": 7, "TRACE": 8}
+var methods = map[string]int{"CONNECT": 1, "DELETE": 2, "GET": 3, "HEAD": 4, "OPTIONS": 5, "POST": 6, "PUT": 7,
+	"TRACE": 8}
 
 // Export returns an entry as one line.
 func Export(e Entry, version string) ([]byte, error) {
-	ev := event{Class: apiActivity, ClassName: "API Activity", Category: categoryActivity, Activity: activityOther, Severity: severityInfo,
-		Time: e.At.UnixMilli(), Status: statusSuccess, Action: actionAllowed, Message: e.Rule,
-		Metadata: eventMetadata{Version: "1.3.0", UID: fmt.Sprint(e.Num), Sequence: e.Num, Profiles: []string{"security_control"},
-			Product: map[string]string{"name": "Outboard", "vendor_name": "Outboard", "version": version}},
+	ev := event{Class: apiActivity, ClassName: "API Activity", Category: categoryActivity, Activity: activityOther,
+		Severity: severityInfo,
+		Time:     e.At.UnixMilli(), Status: statusSuccess, Action: actionAllowed, Message: e.Rule,
+		Metadata: eventMetadata{Version: "1.3.0", UID: fmt.Sprint(e.Num), Sequence: e.Num,
+			Profiles: []string{"security_control"},
+			Product:  map[string]string{"name": "Outboard", "vendor_name": "Outboard", "version": version}},
 		Actor: map[string]any{"user": map[string]string{"uid": e.Actor, "domain": e.Org}},
 		From:  &endpoint{UID: e.Actor}}
 	ev.Unmapped.Outboard = e
@@ -92,7 +95,8 @@ func Export(e Entry, version string) ([]byte, error) {
 		if n := methods[method]; n != 0 {
 			ev.Activity = n
 		}
-		ev.HTTP = map[string]any{"http_method": method, "url": map[string]string{"url_string": target, "scheme": u.Scheme, "hostname": u.Hostname(), "path": u.Path}}
+		ev.HTTP = map[string]any{"http_method": method, "url": map[string]string{"url_string": target,
+			"scheme": u.Scheme, "hostname": u.Hostname(), "path": u.Path}}
 		port, _ := strconv.Atoi(u.Port()) // 0 = the scheme's
 		ev.To = &endpoint{Hostname: u.Hostname(), Port: port}
 	} else {

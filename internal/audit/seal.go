@@ -14,8 +14,8 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// Seal is what a server says of a session that it exported, signed with the key of its audit. The first line of its text keeps it from
-// being taken for a Checkpoint, and the other way around.
+// Seal is what a server says of a session that it exported, signed with the key of its audit. The first line of
+// its text keeps it from being taken for a Checkpoint, and the other way around.
 type Seal struct {
 	Session string
 	Seq     int64
@@ -35,7 +35,8 @@ const (
 )
 
 func (s *Seal) text() string {
-	return fmt.Sprintf("%s\nsession %s\nseq %d\nsha256 %s\n%s%s\n", sealFirst, s.Session, s.Seq, s.SHA256, timePrefix, s.At.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("%s\nsession %s\nseq %d\nsha256 %s\n%s%s\n", sealFirst, s.Session, s.Seq, s.SHA256, timePrefix,
+		s.At.UTC().Format(time.RFC3339))
 }
 
 // Seal signs s as this witness at the present time and returns the SealSize bytes for the file's end.
@@ -57,11 +58,13 @@ func (w *Witness) Seal(s Seal) ([]byte, error) {
 
 // Sealed reports whether the last SealSize bytes of a file are a seal.
 func Sealed(tail []byte) bool {
-	return len(tail) == SealSize && binary.LittleEndian.Uint32(tail) == sealMagic && binary.LittleEndian.Uint32(tail[4:]) == sealBody
+	return len(tail) == SealSize && binary.LittleEndian.Uint32(tail) == sealMagic &&
+		binary.LittleEndian.Uint32(tail[4:]) == sealBody
 }
 
-// OpenSeal reads what Sealed recognised. key is the one of keys that signed it, "" when it was another. The error says that the seal is
-// damaged, or is not what the key with its name has signed. There is one way to write a seal, so that a change of any of its bytes shows.
+// OpenSeal reads what Sealed recognised. key is the one of keys that signed it, "" when it was another. The
+// error says that the seal is damaged, or is not what the key with its name has signed. There is one way to
+// write a seal, so that a change of any of its bytes shows.
 func OpenSeal(tail []byte, keys []string) (s Seal, key string, err error) {
 	text := strings.TrimRight(string(tail[sealHead:]), "\x00")
 	byName, known, err := verifiers(keys)

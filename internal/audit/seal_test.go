@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// If this fails, the signature of an export can be changed without that showing, is believed of another key, or a checkpoint of the audit
-// passes for one: whoever may see checkpoints could then forge exports.
+// If this fails, the signature of an export can be changed without that showing, is believed of another key, or
+// a checkpoint of the audit passes for one: whoever may see checkpoints could then forge exports.
 func TestSeal(t *testing.T) {
 	now := func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 	w, err := OpenWitness(t.TempDir(), nil, now)
@@ -24,7 +24,8 @@ func TestSeal(t *testing.T) {
 	}
 	keys := []string{other.Public(), w.Public(), w.Public()}
 	s, key, err := OpenSeal(tail, keys)
-	if err != nil || key != w.Public() || s.Session != "sesn_x" || s.Seq != 7 || s.SHA256 != "abc" || !s.At.Equal(now()) {
+	if err != nil || key != w.Public() || s.Session != "sesn_x" || s.Seq != 7 || s.SHA256 != "abc" ||
+		!s.At.Equal(now()) {
 		t.Errorf("%+v by %s, %v", s, key, err)
 	}
 	if s, key, err := OpenSeal(tail, keys[:1]); err != nil || key != "" || s.Signer == "" {

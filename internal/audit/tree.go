@@ -6,7 +6,8 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Tree is the right edge of a Merkle tree: all that appending needs. The zero Tree is empty. It is a value: a copy is a fork.
+// Tree is the right edge of a Merkle tree: all that appending needs. The zero Tree is empty. It is a value: a
+// copy is a fork.
 type Tree struct {
 	size int64
 	edge [63]tlog.Hash // edge[l] is the complete subtree of 2^l leaves, where bit l of size is set
@@ -15,7 +16,8 @@ type Tree struct {
 // Size is how many leaves there are.
 func (t *Tree) Size() int64 { return t.size }
 
-// Add appends a leaf, and returns the hashes to keep with its record: the leaf's, then those of the subtrees it completes.
+// Add appends a leaf, and returns the hashes to keep with its record: the leaf's, then those of the subtrees it
+// completes.
 func (t *Tree) Add(leaf tlog.Hash) []byte {
 	out := append(make([]byte, 0, 2*HashSize), leaf[:]...)
 	h, level := leaf, 0

@@ -58,8 +58,8 @@ type verifier struct {
 	signed    map[int64][]int // checkpoints by size
 }
 
-// Verify reads a log from its first record on and compares it with itself and with what is known from outside. An error is one of
-// reading; what is wrong with the log is in the report.
+// Verify reads a log from its first record on and compares it with itself and with what is known from outside.
+// An error is one of reading; what is wrong with the log is in the report.
 func Verify(log iter.Seq2[Entry, error], trust Trust) (report Report, err error) {
 	v := &verifier{trust: trust, announced: map[int64]bool{}, signed: map[int64][]int{}}
 	defer func() { report.Root = v.tree.Root() }()
@@ -119,7 +119,8 @@ func (v *verifier) next(e *Entry) (*Finding, error) {
 	}
 	switch {
 	case known && was != leaf && fits:
-		return found(num, Replaced, "record %d is not the one that was written: it and its hash were replaced", num), nil
+		return found(num, Replaced, "record %d is not the one that was written: it and its hash were replaced",
+			num), nil
 	case known && was != leaf, !fits:
 		return found(num, Changed, "record %d was changed after it was written", num), nil
 	}
@@ -178,9 +179,11 @@ func (v *verifier) compare() *Finding {
 		case c.Root == v.tree.Root():
 			v.report.Signed = max(v.report.Signed, size)
 		case v.witnessed >= size: // the leaves agree with the log, and not with what was signed
-			return found(1, Unwitness, "the leaves that were kept are not those that were signed at size %d: the file was changed", size)
+			return found(1, Unwitness, "the leaves that were kept are not those that were signed at size %d: the "+
+				"file was changed", size)
 		default:
-			return found(v.report.Signed+1, Forked, "the log is not the one that was signed at size %d: it differs at record %d or later",
+			return found(v.report.Signed+1, Forked, "the log is not the one that was signed at size %d: it differs "+
+				"at record %d or later",
 				size, v.report.Signed+1)
 		}
 	}
@@ -205,11 +208,13 @@ func (v *verifier) end() (*Finding, error) {
 		most = max(most, v.witnessed)
 	}
 	if most > size {
-		return found(size+1, Missing, "%s gone that had been written: the log was truncated or rolled back", those(size+1, most)), nil
+		return found(size+1, Missing, "%s gone that had been written: the log was truncated or rolled back",
+			those(size+1, most)), nil
 	}
 	i := slices.IndexFunc(v.redacted, func(n int64) bool { return !v.announced[n] })
 	if i >= 0 {
-		return found(v.redacted[i], Silent, "fields of record %d were taken out, and no record says who did so", v.redacted[i]), nil
+		return found(v.redacted[i], Silent, "fields of record %d were taken out, and no record says who did so",
+			v.redacted[i]), nil
 	}
 	return nil, nil
 }

@@ -21,8 +21,8 @@ import (
 
 // Limits of a witness.
 const (
-	// watchEvery is how often new records are witnessed: what is cut off the end of the log within it, with the server dead, is
-	// not noticed.
+	// watchEvery is how often new records are witnessed: what is cut off the end of the log within it, with the
+	// server dead, is not noticed.
 	watchEvery = time.Second
 	// pullPage is how many records' hashes are read at a time.
 	pullPage = 1000
@@ -36,7 +36,8 @@ type Log interface {
 	AuditHashes(ctx context.Context, after int64, limit int) ([][]byte, error)
 }
 
-// Witness remembers a log in a directory that the database cannot reach. Several processes may have one on the same directory.
+// Witness remembers a log in a directory that the database cannot reach. Several processes may have one on the
+// same directory.
 type Witness struct {
 	dir    string
 	signer note.Signer
@@ -137,7 +138,8 @@ type Tampered struct{ Why string }
 
 func (t *Tampered) Error() string { return "the audit log was changed from outside: " + t.Why }
 
-// Update looks at what is new in a log, and signs it if the log continues what was signed before. Else the error is a *Tampered.
+// Update looks at what is new in a log, and signs it if the log continues what was signed before. Else the error
+// is a *Tampered.
 func (w *Witness) Update(ctx context.Context, log Log) (Checkpoint, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -170,7 +172,8 @@ func (w *Witness) resume(ctx context.Context, log Log, size int64) error {
 		return err
 	}
 	if size < last.Size {
-		return &Tampered{fmt.Sprintf("it has %d records, and had %d at %s", size, last.Size, last.At.Format(time.RFC3339))}
+		return &Tampered{fmt.Sprintf("it has %d records, and had %d at %s", size, last.Size,
+			last.At.Format(time.RFC3339))}
 	}
 	if last == w.last && w.tree.Size() == last.Size {
 		return nil
@@ -188,7 +191,8 @@ func (w *Witness) resume(ctx context.Context, log Log, size int64) error {
 			return err
 		}
 		if err != nil || tree.Root() != last.Root {
-			return &Tampered{fmt.Sprintf("its first %d records are not those that were signed at %s", last.Size, last.At.Format(time.RFC3339))}
+			return &Tampered{fmt.Sprintf("its first %d records are not those that were signed at %s", last.Size,
+				last.At.Format(time.RFC3339))}
 		}
 	}
 	w.tree, w.last = tree, last
@@ -233,7 +237,8 @@ func (w *Witness) pull(ctx context.Context, log Log, size int64) (Tree, []byte, 
 		}
 		for _, b := range page {
 			if len(b) < HashSize || !bytes.Equal(tree.Add([HashSize]byte(b)), b) {
-				return tree, nil, &Tampered{fmt.Sprintf("the hashes of record %d do not fit those before it", tree.Size())}
+				return tree, nil, &Tampered{fmt.Sprintf("the hashes of record %d do not fit those before it",
+					tree.Size())}
 			}
 			leaves = append(leaves, b[:HashSize]...)
 		}
@@ -243,7 +248,8 @@ func (w *Witness) pull(ctx context.Context, log Log, size int64) (Tree, []byte, 
 
 // write makes a checkpoint durable, its leaves before it.
 func (w *Witness) write(tree Tree, leaves []byte) error {
-	c := Checkpoint{Origin: w.signer.Name(), Size: tree.Size(), Root: tree.Root(), At: w.now().UTC().Truncate(time.Second)}
+	c := Checkpoint{Origin: w.signer.Name(), Size: tree.Size(), Root: tree.Root(), At: w.now().UTC().
+		Truncate(time.Second)}
 	text, err := c.sign(w.signer)
 	if err != nil {
 		return outboard.Errorf(outboard.Internal, "signing the audit: %w", err)

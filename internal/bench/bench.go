@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// Row is one measured line. P50, P99 and Floor are in Unit. Ratio is what Bar speaks of: P50 over Floor, or for rates the measured
-// rate over the floor's. Bar is "" where none is set.
+// Row is one measured line. P50, P99 and Floor are in Unit. Ratio is what Bar speaks of: P50 over Floor, or for
+// rates the measured rate over the floor's. Bar is "" where none is set.
 type Row struct {
 	Name  string  `json:"name"`
 	Unit  string  `json:"unit"`
@@ -59,8 +59,10 @@ func Latency(name string, samples []time.Duration, floor time.Duration) Row {
 
 // Rate makes a row from operations per second beside the floor's rate. samples are the operations' latencies.
 func Rate(name string, perSec, floorPerSec float64, samples []time.Duration) Row {
-	return Row{Name: name, Unit: "ops/s", N: len(samples), P50: round(perSec), P99: round(micros(quantile(samples, 0.99))),
-		Floor: round(floorPerSec), Ratio: ratio(perSec, floorPerSec), OK: true, Note: "p50 is the rate, p99 the latency in us"}
+	return Row{Name: name, Unit: "ops/s", N: len(samples), P50: round(perSec),
+		P99:   round(micros(quantile(samples, 0.99))),
+		Floor: round(floorPerSec), Ratio: ratio(perSec,
+			floorPerSec), OK: true, Note: "p50 is the rate, p99 the latency in us"}
 }
 
 // Write prints rows: a table for people, or one JSON object per line. It reports whether every bar was met.

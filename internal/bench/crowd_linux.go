@@ -61,7 +61,8 @@ func crowdRows(ctx context.Context, h *hands) ([]Row, error) {
 		return nil, err
 	}
 	begin := time.Now()
-	if _, err := h.each(boxes, func(b sandbox.Sandbox) error { return errors.Join(b.Close(), h.native.Destroy(ctx, b.ID())) }); err != nil {
+	if _, err := h.each(boxes,
+		func(b sandbox.Sandbox) error { return errors.Join(b.Close(), h.native.Destroy(ctx, b.ID())) }); err != nil {
 		return nil, fmt.Errorf("destroying them: %w", err)
 	}
 	h.native.TrashEmpty()
@@ -76,7 +77,8 @@ func crowdRows(ctx context.Context, h *hands) ([]Row, error) {
 	}
 	n := time.Duration(h.Crowd)
 	total := latency("crowd", []time.Duration{(create + run + destroy) / n}, 15)
-	total.N, total.Note = h.Crowd, fmt.Sprintf("each: %s to make, %s to use, %s to destroy, %d at a time; left: %s", (create/n).Round(time.Microsecond),
+	total.N, total.Note = h.Crowd, fmt.Sprintf("each: %s to make, %s to use, %s to destroy, %d at a time; left: %s",
+		(create/n).Round(time.Microsecond),
 		(run/n).Round(time.Microsecond), (destroy/n).Round(time.Microsecond), crowdWidth, left.since(before))
 	if left != before {
 		total.broken = true
@@ -155,7 +157,8 @@ func (r remains) since(before remains) string {
 // their mean is what counts.
 func groupMemory(ctx context.Context, name string, boxes []sandbox.Sandbox, what string) (Row, error) {
 	row := Row{Name: "sandbox/" + name, Unit: "KiB", N: len(boxes), Floor: 1536,
-		Note: "what a sandbox's control group is charged with, kernel memory included, cached files and what was made before its first process not; mean, of one " + what}
+		Note: "what a sandbox's control group is charged with, kernel memory included, cached files and what was " +
+			"made before its first process not; mean, of one " + what}
 	var each []float64
 	var sum float64
 	for _, b := range boxes {

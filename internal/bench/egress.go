@@ -35,8 +35,8 @@ const (
 	bulkSize     = 64 << 20
 )
 
-// egressClients are how many clients ask at once: a few, which mostly wait for records to become durable, and as many as keep the machine
-// busy meanwhile.
+// egressClients are how many clients ask at once: a few, which mostly wait for records to become durable, and as
+// many as keep the machine busy meanwhile.
 var egressClients = []int{8, 64}
 
 // EgressConfig says what `bench egress` measures.
@@ -50,9 +50,9 @@ type EgressConfig struct {
 	adjust func(*store.Store, *egress.Config, *outboard.SessionConfig) error
 }
 
-// Egress measures requests over TLS to a server on loopback, by a client that connects directly and by the same client through the
-// gateway: with TLS ended and begun again, rules, policies and a durable audit record for each. The sandbox is left out: what it adds is
-// a loopback connection like the direct one.
+// Egress measures requests over TLS to a server on loopback, by a client that connects directly and by the same
+// client through the gateway: with TLS ended and begun again, rules, policies and a durable audit record for
+// each. The sandbox is left out: what it adds is a loopback connection like the direct one.
 func Egress(ctx context.Context, cfg EgressConfig) ([]Row, error) {
 	cfg.adjust = func(st *store.Store, gc *egress.Config, _ *outboard.SessionConfig) error {
 		engine, err := policy.New(policy.Config{Source: st})
@@ -65,7 +65,8 @@ func Egress(ctx context.Context, cfg EgressConfig) ([]Row, error) {
 	}
 	defer r.close()
 	var rows []Row
-	for _, f := range []func(context.Context, *egressRig, EgressConfig) ([]Row, error){requestRow, rateRow, bulkRow, auditRows} {
+	for _, f := range []func(context.Context, *egressRig, EgressConfig) ([]Row, error){requestRow, rateRow, bulkRow,
+		auditRows} {
 		got, err := f(ctx, r, cfg)
 		if err != nil {
 			return rows, err
@@ -181,8 +182,9 @@ func newEgressRig(ctx context.Context, cfg EgressConfig) (_ *egressRig, err erro
 
 // attach gives the gateway a sandbox of a session that may reach the server.
 func (r *egressRig) attach(ctx context.Context, pool *x509.CertPool, sc outboard.SessionConfig) error {
-	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread),
-		Phase: outboard.PhaseIdle}
+	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
+		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread),
+		Phase:  outboard.PhaseIdle}
 	h, err := r.store.CreateSession(ctx, h, sc, outboard.NewEvent(h.Thread, &outboard.SessionCreated{Config: sc}))
 	if err != nil {
 		return err
@@ -206,7 +208,8 @@ func (r *egressRig) port() int { return r.server.Listener.Addr().(*net.TCPAddr).
 func (r *egressRig) client(through bool) *http.Client {
 	address := r.server.Listener.Addr().String()
 	port := r.server.Listener.Addr().(*net.TCPAddr).Port
-	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: r.roots}, MaxIdleConnsPerHost: slices.Max(egressClients), DisableCompression: true}
+	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: r.roots},
+		MaxIdleConnsPerHost: slices.Max(egressClients), DisableCompression: true}
 	tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		if !through {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
@@ -221,7 +224,8 @@ func (r *egressRig) client(through bool) *http.Client {
 }
 
 func (r *egressRig) url(path string) string {
-	u := url.URL{Scheme: "https", Host: net.JoinHostPort(egressHost, strconv.Itoa(r.server.Listener.Addr().(*net.TCPAddr).Port)), Path: path}
+	u := url.URL{Scheme: "https", Host: net.JoinHostPort(egressHost,
+		strconv.Itoa(r.server.Listener.Addr().(*net.TCPAddr).Port)), Path: path}
 	return u.String()
 }
 
@@ -264,7 +268,8 @@ func requestRow(ctx context.Context, r *egressRig, cfg EgressConfig) ([]Row, err
 	}
 	row := Latency("egress/request", samples[1], quantile(samples[0], 0.5))
 	row.Bar, row.OK = fmt.Sprintf("<= %d us more", egressAdded), row.P50-row.Floor <= egressAdded
-	row.Note = fmt.Sprintf("floor is the same client direct; %.0f us more, of which a durable record takes an fdatasync: %.0f us", row.P50-row.Floor,
+	row.Note = fmt.Sprintf("floor is the same client direct; %.0f us more, of which a durable record takes an "+
+		"fdatasync: %.0f us", row.P50-row.Floor,
 		micros(quantile(sync, 0.5)))
 	return []Row{row}, nil
 }
@@ -315,7 +320,8 @@ func bulkRow(ctx context.Context, r *egressRig, _ EgressConfig) ([]Row, error) {
 		}
 	}
 	speed := func(way int) float64 { return bulkSize / 1e6 / quantile(rates[way], 0.5).Seconds() }
-	row := Row{Name: "egress/bulk", Unit: "MB/s", N: len(rates[1]), P50: round(speed(1)), Floor: round(speed(0)), Ratio: ratio(speed(1), speed(0)), OK: true,
+	row := Row{Name: "egress/bulk", Unit: "MB/s", N: len(rates[1]), P50: round(speed(1)), Floor: round(speed(0)),
+		Ratio: ratio(speed(1), speed(0)), OK: true,
 		Note: "floor is the same client direct"}
 	return []Row{row.AtLeast(egressBulk)}, nil
 }
@@ -336,7 +342,8 @@ func auditRows(ctx context.Context, r *egressRig, cfg EgressConfig) ([]Row, erro
 }
 
 func auditRow(ctx context.Context, dialect string, st *store.Store, cfg EgressConfig) (Row, error) {
-	record := outboard.AuditRecord{Actor: "sesn_bench", Action: egress.ActionRequest, Resource: "GET https://bench.test/some/path", Decision: outboard.Allowed,
+	record := outboard.AuditRecord{Actor: "sesn_bench", Action: egress.ActionRequest,
+		Resource: "GET https://bench.test/some/path", Decision: outboard.Allowed,
 		Rule: "allowed_hosts", Detail: outboard.Raw(`{"sandbox":"sbx_bench","query_bytes":12}`)}
 	samples, rate, err := crowd(cfg.Span, auditWriters, func() error { return st.Audit(ctx, record) })
 	if err != nil {
@@ -346,8 +353,10 @@ func auditRow(ctx context.Context, dialect string, st *store.Store, cfg EgressCo
 	if err != nil {
 		return Row{}, err
 	}
-	row := Row{Name: fmt.Sprintf("audit/%s/%d", dialect, auditWriters), Unit: "us", N: len(samples), P50: round(1e6 / rate), P99: micros(quantile(samples, 0.99)),
-		Floor: micros(quantile(floor, 0.5)), Bar: fmt.Sprintf("<= %d us", auditBar), Note: "p50 is the time per record, p99 what a writer waits, floor an fdatasync"}
+	row := Row{Name: fmt.Sprintf("audit/%s/%d", dialect, auditWriters), Unit: "us", N: len(samples),
+		P50: round(1e6 / rate), P99: micros(quantile(samples, 0.99)),
+		Floor: micros(quantile(floor, 0.5)), Bar: fmt.Sprintf("<= %d us",
+			auditBar), Note: "p50 is the time per record, p99 what a writer waits, floor an fdatasync"}
 	row.Ratio, row.OK = ratio(row.P50, row.Floor), row.P50 <= auditBar
 	return row, nil
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// SyncFloor measures what one durable 4 KiB append costs in dir: write + fdatasync, n times. It is what every append of the log
-// must pay at least once.
+// SyncFloor measures what one durable 4 KiB append costs in dir: write + fdatasync, n times. It is what every
+// append of the log must pay at least once.
 func SyncFloor(dir string, n int) ([]time.Duration, error) {
 	f, err := os.CreateTemp(dir, "floor-*")
 	if err != nil {
@@ -36,9 +36,10 @@ func SyncFloor(dir string, n int) ([]time.Duration, error) {
 	return samples, nil
 }
 
-// SpawnFloor measures F: spawning and reaping a static program that does nothing, n times. The program is `int main(){return 0;}`
-// linked statically by the host's C compiler, the F of docs/lab/bench.md. Without a compiler it is an ELF file of one exit system call
-// written on the spot, which has no C library to start and makes for a floor several times lower: kind says which it was.
+// SpawnFloor measures F: spawning and reaping a static program that does nothing, n times. The program is `int
+// main(){return 0;}` linked statically by the host's C compiler, the F of docs/lab/bench.md. Without a compiler
+// it is an ELF file of one exit system call written on the spot, which has no C library to start and makes for a
+// floor several times lower: kind says which it was.
 func SpawnFloor(dir string, n int) (samples []time.Duration, kind string, err error) {
 	path := filepath.Join(dir, "floor-true")
 	if kind, err = doNothing(path); err != nil {
@@ -79,7 +80,8 @@ func doNothing(path string) (kind string, err error) {
 	return "one exit system call; install gcc for the usual floor", os.WriteFile(path, image, 0o755)
 }
 
-// exitProgram returns a static ELF64 executable that calls exit(0): one header, one loadable segment, a few instructions.
+// exitProgram returns a static ELF64 executable that calls exit(0): one header, one loadable segment, a few
+// instructions.
 func exitProgram() ([]byte, error) {
 	const base, headers = 0x400000, 64 + 56
 	var machine uint16
@@ -88,7 +90,8 @@ func exitProgram() ([]byte, error) {
 	case "amd64":
 		machine, code = 62, []byte{0x31, 0xff, 0xb8, 0x3c, 0, 0, 0, 0x0f, 0x05} // xor edi,edi; mov eax,60; syscall
 	case "arm64":
-		machine, code = 183, []byte{0, 0, 0x80, 0xd2, 0xa8, 0x0b, 0x80, 0xd2, 1, 0, 0, 0xd4} // mov x0,0; mov x8,93; svc 0
+		// mov x0,0; mov x8,93; svc 0
+		machine, code = 183, []byte{0, 0, 0x80, 0xd2, 0xa8, 0x0b, 0x80, 0xd2, 1, 0, 0, 0xd4}
 	default:
 		return nil, fmt.Errorf("probing spawn: no floor program for %s", runtime.GOARCH)
 	}

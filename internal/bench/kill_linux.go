@@ -30,8 +30,8 @@ const (
 	seenTimeout   = 20 * time.Second // beyond it nothing is measured any more
 )
 
-// Kill measures how long it takes until the processes of a full sandbox are gone, and until a gateway refuses what another server of the
-// same database has revoked or killed.
+// Kill measures how long it takes until the processes of a full sandbox are gone, and until a gateway refuses
+// what another server of the same database has revoked or killed.
 func Kill(ctx context.Context, cfg HandsConfig) ([]Row, error) {
 	h := &hands{SandboxConfig: SandboxConfig{HandsConfig: cfg}}
 	h.Dir = filepath.Join(cfg.Dir, "kill")
@@ -49,7 +49,8 @@ func Kill(ctx context.Context, cfg HandsConfig) ([]Row, error) {
 // killRow destroys sandboxes with many processes; a process that is found afterwards breaks the row.
 func killRow(ctx context.Context, h *hands) ([]Row, error) {
 	mark := fmt.Sprintf("86400.%d", os.Getpid())
-	input, err := json.Marshal(map[string]string{"command": fmt.Sprintf("for i in $(seq %d); do sleep %s & done >/dev/null 2>&1", killProcesses, mark)})
+	input, err := json.Marshal(map[string]string{"command": fmt.Sprintf("for i in $(seq %d); do sleep %s & done "+
+		">/dev/null 2>&1", killProcesses, mark)})
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +62,8 @@ func killRow(ctx context.Context, h *hands) ([]Row, error) {
 			return nil, err
 		}
 		_, err = execOnce(ctx, box, "bash", input, fmt.Sprint("kill/", i))
-		for end := time.Now().Add(seenTimeout); err == nil && marked(mark) < killProcesses; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(seenTimeout); err == nil &&
+			marked(mark) < killProcesses; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				err = fmt.Errorf("only %d of %d processes run", marked(mark), killProcesses)
 			}
@@ -109,20 +111,23 @@ func (g switchGate) May(ctx context.Context, s egress.Subject) error {
 	return g.Check(ctx, s.Config.Subject(s.Session))
 }
 
-// seenRows has two servers of one database: one whose gateway is asked all the time, and one where things are taken away.
+// seenRows has two servers of one database: one whose gateway is asked all the time, and one where things are
+// taken away.
 func seenRows(ctx context.Context, cfg HandsConfig) ([]Row, error) {
 	keys := filepath.Join(cfg.Dir, "keys")
 	var sw *kill.Switch
 	var v outboard.Vault
-	r, err := newEgressRig(ctx, EgressConfig{Dir: cfg.Dir, adjust: func(st *store.Store, gc *egress.Config, sc *outboard.SessionConfig) error {
-		sw = kill.New(kill.Config{Source: st})
-		sw.Start()
-		gc.Gate, gc.Credentials = switchGate{sw}, server.NewCredentials(keeper(st, keys))
-		now := time.Now().UTC()
-		v = outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), Org: outboard.DefaultOrg, DisplayName: "bench", CreatedAt: now, UpdatedAt: now}
-		sc.VaultIDs = []string{string(v.ID)}
-		return st.PutVault(ctx, v)
-	}})
+	r, err := newEgressRig(ctx, EgressConfig{Dir: cfg.Dir,
+		adjust: func(st *store.Store, gc *egress.Config, sc *outboard.SessionConfig) error {
+			sw = kill.New(kill.Config{Source: st})
+			sw.Start()
+			gc.Gate, gc.Credentials = switchGate{sw}, server.NewCredentials(keeper(st, keys))
+			now := time.Now().UTC()
+			v = outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), Org: outboard.DefaultOrg,
+				DisplayName: "bench", CreatedAt: now, UpdatedAt: now}
+			sc.VaultIDs = []string{string(v.ID)}
+			return st.PutVault(ctx, v)
+		}})
 	if sw != nil {
 		defer sw.Stop()
 	}
@@ -147,15 +152,18 @@ func keeper(st *store.Store, dir string) *vault.Keeper {
 	return vault.New(vault.Config{Store: st, Wrappers: []vault.Wrapper{vault.KeyDir{Dir: dir}}})
 }
 
-// revokedRow makes a credential, has it used, archives it at the other server, and waits for the first request without it.
+// revokedRow makes a credential, has it used, archives it at the other server, and waits for the first request
+// without it.
 func revokedRow(ctx context.Context, r *egressRig, there *vault.Keeper, in outboard.VaultID) (Row, error) {
 	c := r.client(true)
 	var samples, plain []time.Duration
 	for i := range seenRounds {
 		id := outboard.NewID[outboard.CredentialID](outboard.PrefixCredential)
 		token := fmt.Sprintf("bench-token-%d-%d", os.Getpid(), i)
-		err := there.Create(ctx, outboard.Credential{ID: id, Vault: in, CreatedAt: time.Now().UTC(), Auth: outboard.Auth{Type: outboard.AuthHeader, Name: "bench",
-			HeaderName: "X-Bench", Format: "{secret}", Rule: outboard.UseRule{Hosts: []string{egressHost}, Ports: []int{r.port()}}}}, vault.Secrets{Value: outboard.NewSecret(token)})
+		err := there.Create(ctx, outboard.Credential{ID: id, Vault: in, CreatedAt: time.Now().UTC(),
+			Auth: outboard.Auth{Type: outboard.AuthHeader, Name: "bench",
+				HeaderName: "X-Bench", Format: "{secret}", Rule: outboard.UseRule{Hosts: []string{egressHost},
+					Ports: []int{r.port()}}}}, vault.Secrets{Value: outboard.NewSecret(token)})
 		if err != nil {
 			return Row{}, err
 		}
@@ -190,7 +198,8 @@ func killedRow(ctx context.Context, r *egressRig, there *store.Store) (Row, erro
 			return Row{}, fmt.Errorf("a request before the kill was answered %d: %w", a.status, err)
 		}
 		plain = append(plain, time.Since(begin))
-		k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillSession, Target: string(r.session), Level: outboard.KillStop, At: time.Now().UTC()}
+		k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillSession,
+			Target: string(r.session), Level: outboard.KillStop, At: time.Now().UTC()}
 		begin = time.Now()
 		if err := there.PutKill(ctx, k); err != nil {
 			return Row{}, err
@@ -213,8 +222,11 @@ func killedRow(ctx context.Context, r *egressRig, there *store.Store) (Row, erro
 // seen is a row in milliseconds, of which the worst counts: a promise holds always.
 func seen(name string, samples, plain []time.Duration) Row {
 	p50, worst, floor := millis(quantile(samples, 0.5)), millis(quantile(samples, 1)), millis(quantile(plain, 0.5))
-	return Row{Name: name, Unit: "ms", N: len(samples), P50: round(p50), P99: round(worst), Floor: round(floor), Ratio: ratio(p50, floor),
-		Bar: fmt.Sprintf("<= %g ms", millis(seenBar)), OK: worst <= millis(seenBar), Note: "p99 is the worst, which the bar is for; floor is one request; another server of the database did it"}
+	return Row{Name: name, Unit: "ms", N: len(samples), P50: round(p50), P99: round(worst), Floor: round(floor),
+		Ratio: ratio(p50, floor),
+		Bar: fmt.Sprintf("<= %g ms",
+			millis(seenBar)), OK: worst <= millis(seenBar), Note: "p99 is the worst, which the bar is for; floor is " +
+			"one request; another server of the database did it"}
 }
 
 // answer is what a request brought back: the status, and what the server was sent in X-Bench.

@@ -40,7 +40,8 @@ func layerRows(ctx context.Context, h *hands) ([]Row, error) {
 		return nil, err
 	}
 	for i := range bigParts {
-		command := fmt.Sprintf("mkdir /workspace/%d; cd /workspace/%d; head -c %d /dev/zero | split -b %d -a 3 -", i, i, bigFiles*bigFile, bigFile)
+		command := fmt.Sprintf("mkdir /workspace/%d; cd /workspace/%d; head -c %d /dev/zero | split -b %d -a 3 -", i, i,
+			bigFiles*bigFile, bigFile)
 		if _, err := bashOnce(ctx, box, command, fmt.Sprint("fill/", i)); err != nil {
 			return nil, err
 		}
@@ -65,7 +66,8 @@ func layerRows(ctx context.Context, h *hands) ([]Row, error) {
 	return []Row{
 		one, next,
 		latency("checkpoint-1gb", big, 2),
-		Row{Name: "sandbox/checkpoint-1gb-to-empty", Unit: "x", N: n, P50: to, Floor: 1, Ratio: to, Note: "1 GB in 20,000 files"}.AtMost(1.5),
+		Row{Name: "sandbox/checkpoint-1gb-to-empty", Unit: "x", N: n, P50: to, Floor: 1, Ratio: to,
+			Note: "1 GB in 20,000 files"}.AtMost(1.5),
 		fork,
 	}, nil
 }
@@ -81,7 +83,8 @@ func bashOnce(ctx context.Context, box sandbox.Sandbox, command, key string) (ti
 
 // pushes times checkpoints, each after a command that changed a file, and, settled, when nothing is being made
 // for the sandbox.
-func pushes(ctx context.Context, box sandbox.Sandbox, name string, n int, settled bool) (took []time.Duration, last outboard.CheckpointID, err error) {
+func pushes(ctx context.Context, box sandbox.Sandbox, name string, n int,
+	settled bool) (took []time.Duration, last outboard.CheckpointID, err error) {
 	for i := range n {
 		if _, err := bashOnce(ctx, box, "cd /workspace; echo >> changed", fmt.Sprint(name, "/", i)); err != nil {
 			return nil, "", err

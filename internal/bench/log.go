@@ -46,8 +46,8 @@ func Log(ctx context.Context, cfg LogConfig) ([]Row, error) {
 	return rows, nil
 }
 
-// logRounds is how many times the crowds of log take their turns, each beside floors of its own: the machine's disk and processors change
-// their speed within seconds, and all rows are to see the same of them.
+// logRounds is how many times the crowds of log take their turns, each beside floors of its own: the machine's
+// disk and processors change their speed within seconds, and all rows are to see the same of them.
 const logRounds = 6
 
 // logCrowd is some sessions that append at the same time, and what was measured of them.
@@ -93,7 +93,8 @@ func logSessions(ctx context.Context, st *store.Store, n int) ([]outboard.Header
 		h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
 			Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread), Phase: outboard.PhaseIdle}
 		var err error
-		heads[i], err = st.CreateSession(ctx, h, outboard.SessionConfig{}, outboard.NewEvent(h.Thread, &outboard.SessionCreated{}))
+		heads[i], err = st.CreateSession(ctx, h, outboard.SessionConfig{},
+			outboard.NewEvent(h.Thread, &outboard.SessionCreated{}))
 		if err != nil {
 			return nil, err
 		}

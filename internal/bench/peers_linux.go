@@ -28,7 +28,8 @@ const (
 	peerKept  = 5
 )
 
-// peer is another program that makes sandboxes, used as its manual says: by its command line, whose own start counts, as in a person's hands.
+// peer is another program that makes sandboxes, used as its manual says: by its command line, whose own start
+// counts, as in a person's hands.
 type peer struct {
 	name string
 	once func(ctx context.Context) *exec.Cmd // a sandbox of its own for /bin/true, to its end
@@ -140,7 +141,8 @@ func (p *peer) run(cmd *exec.Cmd) (took time.Duration, err error) {
 	return took, err
 }
 
-// peerRoot makes a root file system that has the host's programs where they are looked for, and /usr to bind the host's to.
+// peerRoot makes a root file system that has the host's programs where they are looked for, and /usr to bind the
+// host's to.
 func peerRoot(dir string) (string, error) {
 	root := filepath.Join(dir, "peer-root")
 	for _, d := range []string{"usr", "proc", "dev", "sys", "tmp", "run", "etc"} {
@@ -172,7 +174,8 @@ func installedPeers(ctx context.Context, h *hands, root string) (peers []*peer, 
 	}
 	if path, err := exec.LookPath("bwrap"); err == nil {
 		peers = append(peers, &peer{name: "bwrap", once: func(ctx context.Context) *exec.Cmd {
-			return exec.CommandContext(ctx, path, "--unshare-all", "--die-with-parent", "--ro-bind", root, "/", "--ro-bind", "/usr", "/usr",
+			return exec.CommandContext(ctx, path, "--unshare-all", "--die-with-parent", "--ro-bind", root, "/",
+				"--ro-bind", "/usr", "/usr",
 				"--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "/bin/true")
 		}})
 	}
@@ -245,7 +248,8 @@ func ociPeer(dir, name, program, root string) (*peer, error) {
 func peerBundle(root string, args []string) any {
 	type m = map[string]any
 	mounts := []m{{"destination": "/proc", "type": "proc", "source": "proc"},
-		{"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": []string{"nosuid", "mode=755", "size=64k"}},
+		{"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": []string{"nosuid", "mode=755",
+			"size=64k"}},
 		{"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": []string{"nosuid", "nodev"}},
 		{"destination": "/usr", "type": "bind", "source": "/usr", "options": []string{"bind", "nosuid", "nodev", "ro"}}}
 	var namespaces []m
@@ -253,8 +257,9 @@ func peerBundle(root string, args []string) any {
 		namespaces = append(namespaces, m{"type": ns})
 	}
 	return m{"ociVersion": "1.0.2", "hostname": "bench", "root": m{"path": root, "readonly": true}, "mounts": mounts,
-		"process": m{"user": m{"uid": 0, "gid": 0}, "args": args, "env": []string{"PATH=/usr/bin:/bin"}, "cwd": "/", "noNewPrivileges": true},
-		"linux":   m{"namespaces": namespaces}}
+		"process": m{"user": m{"uid": 0, "gid": 0}, "args": args, "env": []string{"PATH=/usr/bin:/bin"}, "cwd": "/",
+			"noNewPrivileges": true},
+		"linux": m{"namespaces": namespaces}}
 }
 
 // dockerPeer is the docker command with the engine that DOCKER_HOST names, or nil where there is none.
@@ -286,12 +291,14 @@ func dockerPeer(ctx context.Context, root string) (*peer, error) {
 		exec:   func(ctx context.Context, id string) *exec.Cmd { return command(ctx, "exec", id, "/bin/true") },
 		remove: func(ctx context.Context, id string) *exec.Cmd { return command(ctx, "rm", "--force", id) },
 		start: func(ctx context.Context, id string) *exec.Cmd {
-			return command(ctx, append(append([]string{"run", "--detach", "--name", id}, usual...), "/bin/sleep", "1000")...)
+			return command(ctx, append(append([]string{"run", "--detach", "--name", id}, usual...), "/bin/sleep",
+				"1000")...)
 		},
 	}, nil
 }
 
-// beside gives the rows of peers their bar, which is ours of the same name in the same run, and says where one is faster.
+// beside gives the rows of peers their bar, which is ours of the same name in the same run, and says where one
+// is faster.
 func beside(rows []Row) []Row {
 	ours := map[string]float64{}
 	for _, r := range rows {
@@ -339,8 +346,9 @@ func (h *hands) technology(name string) (sandbox.Provider, error) {
 	return oci.New(oci.Config{Program: programOf(name), Dir: dir, Guest: h.Guest})
 }
 
-// guestRows makes some sandboxes with a first command, and uses the last one. A sandbox of a slow technology is used for so long that a machine
-// which others use as well changes meanwhile: the floor is measured in turns with it.
+// guestRows makes some sandboxes with a first command, and uses the last one. A sandbox of a slow technology is
+// used for so long that a machine which others use as well changes meanwhile: the floor is measured in turns
+// with it.
 func (h *hands) guestRows(ctx context.Context, name string, p sandbox.Provider) ([]Row, error) {
 	var first []time.Duration
 	var u usage
@@ -369,12 +377,13 @@ func (h *hands) guestRows(ctx context.Context, name string, p sandbox.Provider) 
 	}
 	own := latency(name+"/own-process", u.own, 0)
 	own.Note = fmt.Sprintf("the shell inside, without the guest: the mean of %d, %d times", loopTrue, len(u.own))
-	rows := []Row{latency(name+"/create-first", first, 0), latency(name+"/exec-true", u.shell, bar), latency(name+"/exec-process", u.process, bar), own}
+	rows := []Row{latency(name+"/create-first", first, 0), latency(name+"/exec-true", u.shell, bar),
+		latency(name+"/exec-process", u.process, bar), own}
 	return h.against(rows, quantile(u.floor, 0.5)), nil
 }
 
-// usage is how long things take in a living sandbox: true by the shell of the guest, as a process of the guest, and as one of the shell's in a loop
-// of its own.
+// usage is how long things take in a living sandbox: true by the shell of the guest, as a process of the guest,
+// and as one of the shell's in a loop of its own.
 type usage struct{ floor, shell, process, own []time.Duration }
 
 const (
@@ -408,7 +417,8 @@ func (u *usage) measure(ctx context.Context, h *hands, box sandbox.Sandbox) erro
 		u.shell, u.process = append(u.shell, shell), append(u.process, process)
 	}
 	for i := range peerKept {
-		all, err := bashOnce(ctx, box, fmt.Sprintf("for i in {1..%d}; do /bin/true; done", loopTrue), fmt.Sprint("own/", i))
+		all, err := bashOnce(ctx, box, fmt.Sprintf("for i in {1..%d}; do /bin/true; done", loopTrue),
+			fmt.Sprint("own/", i))
 		if err != nil {
 			return err
 		}

@@ -16,8 +16,9 @@ const (
 	policyRules = 50
 )
 
-// Policy measures one decision about a shell command under 50 policies, the request built anew each time, and the check of a document.
-// The floor beside them is the spawn of a process, which is what a decided call costs at least.
+// Policy measures one decision about a shell command under 50 policies, the request built anew each time, and
+// the check of a document. The floor beside them is the spawn of a process, which is what a decided call costs
+// at least.
 func Policy(dir string, n int) ([]Row, error) {
 	base, err := policy.Platform("")
 	if err != nil {
@@ -25,7 +26,8 @@ func Policy(dir string, n int) ([]Row, error) {
 	}
 	var text strings.Builder
 	for i := range policyRules - 5 { // the platform has five
-		fmt.Fprintf(&text, "@id(\"p%d\") @reason(\"number %d\") forbid (principal, action == Action::\"bash\", resource)\n"+
+		fmt.Fprintf(&text, "@id(\"p%d\") @reason(\"number %d\") forbid (principal, action == Action::\"bash\", "+
+			"resource)\n"+
 			"when { context.command like \"*command%d *\" && context.path != \"/tmp\" } unless { context.granted };\n", i, i, i)
 	}
 	var compile, decide []time.Duration
@@ -56,6 +58,7 @@ func Policy(dir string, n int) ([]Row, error) {
 	}
 	floor := quantile(spawns, 0.5)
 	row := Latency("policy/decide/50", decide, floor)
-	row.Bar, row.OK, row.Note = fmt.Sprintf("<= %d us", policyBar), row.P50 <= policyBar, "floor is the spawn of a process"
+	row.Bar, row.OK, row.Note = fmt.Sprintf("<= %d us",
+		policyBar), row.P50 <= policyBar, "floor is the spawn of a process"
 	return []Row{row, Latency("policy/check/50", compile, floor)}, nil
 }

@@ -49,7 +49,8 @@ func Sandbox(ctx context.Context, cfg SandboxConfig) ([]Row, error) {
 	}
 	for _, asked := range cfg.Parts {
 		if !slices.Contains(names, asked) {
-			return nil, outboard.Errorf(outboard.Invalid, "the bench of sandboxes has no part %q", asked).WithHint("%s", strings.Join(names, ", "))
+			return nil, outboard.Errorf(outboard.Invalid, "the bench of sandboxes has no part %q", asked).
+				WithHint("%s", strings.Join(names, ", "))
 		}
 	}
 	var rows []Row
@@ -160,11 +161,13 @@ func warmRows(ctx context.Context, h *hands) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []Row{latency("warm", handed, 0), latency("warm-first", first, 4), latency("warm-first-shell", shell, 4)}, nil
+	return []Row{latency("warm", handed, 0), latency("warm-first", first, 4),
+		latency("warm-first-shell", shell, 4)}, nil
 }
 
 // serially makes, uses and destroys sandboxes one at a time, each when what is made ahead is there.
-func (h *hands) serially(ctx context.Context, op string, input []byte) (create, first, destroy, emptied []time.Duration, err error) {
+func (h *hands) serially(ctx context.Context, op string,
+	input []byte) (create, first, destroy, emptied []time.Duration, err error) {
 	for i := range h.N/5 + 5 {
 		h.native.PoolFilled()
 		box, made, err := h.make(ctx)
@@ -184,7 +187,8 @@ func (h *hands) serially(ctx context.Context, op string, input []byte) (create, 
 		if i < 5 { // layers, pools and the program's copy come to be
 			continue
 		}
-		create, first, destroy, emptied = append(create, made), append(first, made+ran), append(destroy, killed), append(emptied, time.Since(begin))
+		create, first, destroy, emptied = append(create, made), append(first, made+ran), append(destroy,
+			killed), append(emptied, time.Since(begin))
 	}
 	return create, first, destroy, emptied, nil
 }

@@ -18,7 +18,8 @@ type stack struct {
 
 // newStack starts one on dir.
 func newStack(ctx context.Context, dir, guest string, slots int) (*stack, error) {
-	s, err := server.Start(ctx, server.Config{Data: dir, Config: &config.Config{}, Guest: guest, Work: true, Slots: slots})
+	s, err := server.Start(ctx, server.Config{Data: dir, Config: &config.Config{}, Guest: guest, Work: true,
+		Slots: slots})
 	if err != nil {
 		return nil, err
 	}
@@ -39,15 +40,17 @@ func (s *stack) close(ctx context.Context) error {
 func (s *stack) session(ctx context.Context) (outboard.Header, error) {
 	agent := outboard.Agent{ID: outboard.NewID[outboard.AgentID](outboard.PrefixAgent), Version: 1, Name: "bench",
 		Model: outboard.ModelConfig{ID: "script/steps"},
-		Tools: []outboard.Toolset{{Kind: "builtin", Default: outboard.ToolConfig{Enabled: true, Policy: outboard.AlwaysAllow}}}}
+		Tools: []outboard.Toolset{{Kind: "builtin", Default: outboard.ToolConfig{Enabled: true,
+			Policy: outboard.AlwaysAllow}}}}
 	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread), Phase: outboard.PhaseIdle, AgentID: agent.ID, AgentVersion: 1}
-	cfg := outboard.SessionConfig{Agent: agent, Env: outboard.EnvConfig{Kind: "cloud", Networking: outboard.Networking{Mode: "none"}}}
+	cfg := outboard.SessionConfig{Agent: agent, Env: outboard.EnvConfig{Kind: "cloud",
+		Networking: outboard.Networking{Mode: "none"}}}
 	return s.Store.CreateSession(ctx, h, cfg, outboard.NewEvent(h.Thread, &outboard.SessionCreated{Config: cfg}))
 }
 
-// turn sends one message and returns when the session is idle again. A turn that ends otherwise than with end_turn, or a call that
-// did not succeed, is an error.
+// turn sends one message and returns when the session is idle again. A turn that ends otherwise than with
+// end_turn, or a call that did not succeed, is an error.
 func (s *stack) turn(ctx context.Context, h outboard.Header, steps string) error {
 	in := outboard.NewEvent(h.Thread, &outboard.InputMessage{Content: []outboard.Content{outboard.Text(steps)}})
 	got, err := s.Store.Append(ctx, h.ID, 0, store.Any, in)

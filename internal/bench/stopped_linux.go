@@ -79,7 +79,8 @@ func restRows(ctx context.Context, h *hands) ([]Row, error) {
 		return nil, err
 	}
 	gone := Row{Name: "sandbox/stopped-memory", Unit: "KiB", N: n, Floor: 1536, Bar: "0", OK: left == before,
-		Note: fmt.Sprintf("left of them beside their files: %s; all that the host uses, its cached names of files included, moved by %.1f KiB each", left.since(before), stopped)}
+		Note: fmt.Sprintf("left of them beside their files: %s; all that the host uses, its cached names of files "+
+			"included, moved by %.1f KiB each", left.since(before), stopped)}
 	if !gone.OK {
 		gone.P50, gone.P99 = round(stopped), round(stopped)
 	}

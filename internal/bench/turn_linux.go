@@ -23,9 +23,9 @@ type HandsConfig struct {
 	N     int    // calls or turns
 }
 
-// Exec measures one call in a live sandbox, from Start to its result, against F, the spawn and wait of a static program on the
-// host: true as the bash tool runs it (a built-in of the session's shell), true as a process without a shell, and /bin/true as a
-// child of that shell, so that the built-in does not flatter the figure.
+// Exec measures one call in a live sandbox, from Start to its result, against F, the spawn and wait of a static
+// program on the host: true as the bash tool runs it (a built-in of the session's shell), true as a process
+// without a shell, and /bin/true as a child of that shell, so that the built-in does not flatter the figure.
 func Exec(ctx context.Context, cfg HandsConfig) ([]Row, error) {
 	samples, floor, kind, err := execSamples(ctx, cfg)
 	if err != nil {
@@ -50,7 +50,8 @@ var execProbes = []struct {
 	{"bash-bin-true", "bash", map[string]string{"command": "/bin/true"}},
 }
 
-func execSamples(ctx context.Context, cfg HandsConfig) (_ map[string][]time.Duration, floor []time.Duration, kind string, err error) {
+func execSamples(ctx context.Context,
+	cfg HandsConfig) (_ map[string][]time.Duration, floor []time.Duration, kind string, err error) {
 	rig, err := newExecRig(ctx, cfg)
 	if err != nil {
 		return nil, nil, "", err
@@ -141,12 +142,12 @@ func execOnce(ctx context.Context, box sandbox.Sandbox, op string, input []byte,
 	return took, box.Ack(ctx, key, 1)
 }
 
-// turnSpells is how often the bench of turns goes back and forth between turns and what their floor is made of: a disk or a machine
-// that others use as well may be twice as fast in one second as in the next.
+// turnSpells is how often the bench of turns goes back and forth between turns and what their floor is made of:
+// a disk or a machine that others use as well may be twice as fast in one second as in the next.
 const turnSpells = 20
 
-// Turn measures a turn with one bash call on a live sandbox, SQLite. Its floor is what the protocol cannot do without: the turn's
-// durable commits, each an fdatasync, and the exec itself, both measured between the turns.
+// Turn measures a turn with one bash call on a live sandbox, SQLite. Its floor is what the protocol cannot do
+// without: the turn's durable commits, each an fdatasync, and the exec itself, both measured between the turns.
 func Turn(ctx context.Context, cfg HandsConfig) ([]Row, error) {
 	rig, err := newExecRig(ctx, cfg)
 	if err != nil {
@@ -209,7 +210,8 @@ type SessionsConfig struct {
 	Idle, Running, Turns int
 }
 
-// Sessions measures what waiting sessions cost (memory of this process per idle session) and how many turns a crowd completes.
+// Sessions measures what waiting sessions cost (memory of this process per idle session) and how many turns a
+// crowd completes.
 func Sessions(ctx context.Context, cfg SessionsConfig) ([]Row, error) {
 	idle, err := idleRow(ctx, cfg)
 	if err != nil {
@@ -244,8 +246,10 @@ func idleRow(ctx context.Context, cfg SessionsConfig) (Row, error) {
 		return Row{}, err
 	}
 	per := float64(max(liveMemory()-before, 0)) / float64(cfg.Idle)
-	row := Row{Name: "sessions/idle-memory", Unit: "bytes", N: cfg.Idle, P50: round(per), P99: round(per), Floor: 1024, Ratio: per / 1024,
-		Note: fmt.Sprintf("heap and stacks per session; floor is 1 KiB; goroutines %+d", runtime.NumGoroutine()-routines)}
+	row := Row{Name: "sessions/idle-memory", Unit: "bytes", N: cfg.Idle, P50: round(per), P99: round(per), Floor: 1024,
+		Ratio: per / 1024,
+		Note: fmt.Sprintf("heap and stacks per session; floor is 1 KiB; goroutines %+d",
+			runtime.NumGoroutine()-routines)}
 	return row.AtMost(1), nil
 }
 
@@ -290,7 +294,8 @@ func crowdRow(ctx context.Context, cfg SessionsConfig) (Row, error) {
 	}
 	row := Rate("sessions/running", float64(len(samples))/took.Seconds(), 0, samples)
 	row.Unit = "turns/s"
-	row.Note = fmt.Sprintf("%d sessions x %d turns, sandboxes made on the way, no error; p99 is a turn's latency in us", cfg.Running, cfg.Turns)
+	row.Note = fmt.Sprintf("%d sessions x %d turns, sandboxes made on the way, no error; p99 is a turn's latency in us",
+		cfg.Running, cfg.Turns)
 	return row, nil
 }
 

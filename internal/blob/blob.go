@@ -21,16 +21,19 @@ import (
 
 // Store is a content-addressed store. It is safe for concurrent use by several processes on one directory.
 type Store interface {
-	// Put stores what r yields, durably, before it returns. It never reads more than limit bytes (TooLarge); 0 = no limit.
+	// Put stores what r yields, durably, before it returns. It never reads more than limit bytes (TooLarge); 0 =
+	// no limit.
 	Put(ctx context.Context, r io.Reader, limit int64) (outboard.BlobRef, error)
-	// Open returns the bytes of ref. NotFound if there are none; a digest mismatch found while reading is an error, never EOF.
+	// Open returns the bytes of ref. NotFound if there are none; a digest mismatch found while reading is an
+	// error, never EOF.
 	Open(ctx context.Context, ref outboard.BlobRef) (io.ReadCloser, error)
 }
 
 // Bytes returns a whole blob of at most max bytes: TooLarge, without reading it, for a longer one.
 func Bytes(ctx context.Context, s Store, ref outboard.BlobRef, max int64) ([]byte, error) {
 	if ref.Size > max {
-		return nil, outboard.Errorf(outboard.TooLarge, "blob %s has %d bytes, over the limit of %d", ref.Digest, ref.Size, max)
+		return nil, outboard.Errorf(outboard.TooLarge, "blob %s has %d bytes, over the limit of %d", ref.Digest,
+			ref.Size, max)
 	}
 	r, err := s.Open(ctx, ref)
 	if err != nil {
@@ -73,8 +76,8 @@ func Stored(ctx context.Context, s Store, refs []outboard.BlobRef) (n int64, err
 	return n, nil
 }
 
-// validRef reports whether ref can name a blob. A digest becomes part of a path, so nothing but 64 lower-case hex digits may
-// pass.
+// validRef reports whether ref can name a blob. A digest becomes part of a path, so nothing but 64 lower-case
+// hex digits may pass.
 func validRef(ref outboard.BlobRef) bool {
 	if len(ref.Digest) != 64 || ref.Size < 0 {
 		return false

@@ -23,8 +23,9 @@ const (
 	// smallBlob is what Put holds in memory to learn the digest before it touches the disk; longer content is
 	// stored in pieces. A megabyte covers nearly every event payload and checkpoint delta.
 	smallBlob = 1 << 20
-	// staleTemp is how long a temporary file may go unwritten before NewDir takes it for what a crash left, where no lock tells. A live writer
-	// that stalls longer than this loses its file and reports Unavailable; it never stores half of one.
+	// staleTemp is how long a temporary file may go unwritten before NewDir takes it for what a crash left,
+	// where no lock tells. A live writer that stalls longer than this loses its file and reports Unavailable; it
+	// never stores half of one.
 	staleTemp = time.Hour
 )
 
@@ -36,7 +37,8 @@ type Dir struct {
 	durable sync.Map // directories that this process has synced into their parents
 }
 
-// NewDir returns the store in path, creating the directory (0700), and removes temporary files that a crash left behind.
+// NewDir returns the store in path, creating the directory (0700), and removes temporary files that a crash left
+// behind.
 func NewDir(path string) (*Dir, error) {
 	d := &Dir{path: path}
 	if err := os.MkdirAll(d.temp(), 0o700); err != nil {
@@ -54,8 +56,8 @@ func (d *Dir) file(digest string) string {
 	return filepath.Join(d.path, digest[:2], digest[2:4], digest)
 }
 
-// Put implements Store. Bytes that are stored already are not written again. Unavailable: the directory cannot be written, for
-// instance because the disk is full.
+// Put implements Store. Bytes that are stored already are not written again. Unavailable: the directory cannot
+// be written, for instance because the disk is full.
 func (d *Dir) Put(ctx context.Context, r io.Reader, limit int64) (outboard.BlobRef, error) {
 	src := &source{ctx: ctx, r: r, limit: limit, sum: sha256.New()}
 	var head bytes.Buffer
@@ -163,8 +165,8 @@ func (d *Dir) haveFile(path string, size int64) (bool, error) {
 	return true, d.syncDir(filepath.Dir(path))
 }
 
-// commit makes the complete temporary file f the blob at path. Its data and the directories above its place are made durable side
-// by side, since neither needs the other, then the name.
+// commit makes the complete temporary file f the blob at path. Its data and the directories above its place are
+// made durable side by side, since neither needs the other, then the name.
 func (d *Dir) commit(f *os.File, path string) error {
 	var dirs error
 	var wg sync.WaitGroup
@@ -186,8 +188,8 @@ func (d *Dir) commit(f *os.File, path string) error {
 	return d.syncDir(filepath.Dir(path))
 }
 
-// makeDirs creates the two directories above a blob's file, each durable in its parent. One that exists is synced too, once
-// per process: its maker may not have come to it.
+// makeDirs creates the two directories above a blob's file, each durable in its parent. One that exists is
+// synced too, once per process: its maker may not have come to it.
 func (d *Dir) makeDirs(path string) error {
 	leaf := filepath.Dir(path)
 	for _, dir := range []string{filepath.Dir(leaf), leaf} {
@@ -212,8 +214,8 @@ func (d *Dir) syncDir(path string) error {
 	return nil
 }
 
-// failed wraps an error of the file system, which names the path once; clients are not told it. It is Unavailable: the same call works again
-// once the disk does.
+// failed wraps an error of the file system, which names the path once; clients are not told it. It is
+// Unavailable: the same call works again once the disk does.
 func failed(doing, path string, err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		err = e.Err

@@ -202,7 +202,8 @@ func TestOpenAbsent(t *testing.T) {
 	d := newDir(t)
 	ref := put(t, d, []byte("x"))
 	upper := strings.ToUpper(ref.Digest)
-	for _, digest := range []string{"", "../../etc/passwd", strings.Repeat("0", 64), upper, strings.Repeat("../", 21) + "x"} {
+	for _, digest := range []string{"", "../../etc/passwd", strings.Repeat("0", 64), upper, strings.Repeat("../", 21) +
+		"x"} {
 		if _, err := d.Open(t.Context(), outboard.BlobRef{Digest: digest}); outboard.KindOf(err) != outboard.NotFound {
 			t.Errorf("%q: got %v", digest, err)
 		}
@@ -337,14 +338,16 @@ func (tell) Read([]byte) (int, error) {
 	select {}
 }
 
-// Broken if what compresses is stored as it is, what does not is stored twice as large, or damage to compressed bytes goes unseen.
+// Broken if what compresses is stored as it is, what does not is stored twice as large, or damage to compressed
+// bytes goes unseen.
 func TestCompression(t *testing.T) {
 	d := newDir(t)
 	random := make([]byte, 3*smallBlob)
 	rand.Read(random)
 	text := bytes.Repeat([]byte("the same line again and again\n"), 200_000)
-	for name, content := range map[string][]byte{"random": random, "random small": random[:compressMin], "text": text, "text small": text[:compressMin],
-		"mixed": append(bytes.Clone(text), random...)} {
+	for name, content := range map[string][]byte{"random": random, "random small": random[:compressMin], "text": text,
+		"text small": text[:compressMin],
+		"mixed":      append(bytes.Clone(text), random...)} {
 		d := newDir(t)
 		before := onDisk(t, d)
 		ref := put(t, d, content)
@@ -363,7 +366,8 @@ func TestCompression(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, damage := range map[string][]byte{"cut": whole[:len(whole)/2], "appended": append(bytes.Clone(whole), whole...), "other": random,
+	for name, damage := range map[string][]byte{"cut": whole[:len(whole)/2],
+		"appended": append(bytes.Clone(whole), whole...), "other": random,
 		"flipped": append(append(bytes.Clone(whole[:40]), whole[40]^1), whole[41:]...)} {
 		if err := os.WriteFile(path, damage, 0o600); err != nil {
 			t.Fatal(err)

@@ -12,7 +12,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Broken if a full disk is anything but Unavailable with the path for the log, none for clients, and a hint, or leaves bytes behind.
+// Broken if a full disk is anything but Unavailable with the path for the log, none for clients, and a hint, or
+// leaves bytes behind.
 func TestFullDisk(t *testing.T) {
 	if dir := os.Getenv("BLOB_TEST_FULL"); dir != "" {
 		fullDiskChild(t, dir)
@@ -59,7 +60,8 @@ func fullDiskChild(t *testing.T, dir string) {
 		t.Errorf("clients are told %q", told)
 	}
 	// Each failure says the same, so that whoever repeats it can be told once.
-	if _, again := d.Put(t.Context(), io.LimitReader(rand.Reader, 8<<20), 0); again == nil || again.Error() != err.Error() {
+	if _, again := d.Put(t.Context(), io.LimitReader(rand.Reader, 8<<20), 0); again == nil ||
+		again.Error() != err.Error() {
 		t.Errorf("first %v, then %v", err, again)
 	}
 	if n := temps(t, d); n != 0 {

@@ -89,8 +89,11 @@ func TestPiecesDamaged(t *testing.T) {
 		"piece cut":       func(_, others []string) error { return os.Truncate(others[1], 100) },
 		"piece exchanged": func(_, others []string) error { return os.Rename(others[0], others[1]) },
 		"list cut":        func(lists, _ []string) error { return os.Truncate(lists[0], 100) },
-		"list empty":      func(lists, _ []string) error { return os.WriteFile(lists[0], []byte(piecesMagic+"\n"), 0o600) },
-		"list of lists":   func(lists, _ []string) error { return os.WriteFile(lists[0], []byte("{}"), 0o600) },
+		"list empty": func(lists, _ []string) error {
+			return os.WriteFile(lists[0], []byte(piecesMagic+"\n"),
+				0o600)
+		},
+		"list of lists": func(lists, _ []string) error { return os.WriteFile(lists[0], []byte("{}"), 0o600) },
 	} {
 		d := newDir(t)
 		ref := put(t, d, content)
@@ -101,7 +104,8 @@ func TestPiecesDamaged(t *testing.T) {
 		if err := damage(lists, others); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Bytes(t.Context(), d, ref, ref.Size); !errors.Is(err, ErrDamaged) || outboard.KindOf(err) != outboard.Internal {
+		if _, err := Bytes(t.Context(), d, ref, ref.Size); !errors.Is(err, ErrDamaged) ||
+			outboard.KindOf(err) != outboard.Internal {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -172,7 +176,8 @@ func TestPruneOfPieces(t *testing.T) {
 	if put(t, d, changed); !stored(t, d, gone) { // its pieces are young now, though the other's list is not
 		t.Error("what was removed cannot be stored again")
 	}
-	if _, err := d.Prune(t.Context(), day, func(string) bool { return false }, false); err != nil || !stored(t, d, gone) {
+	if _, err := d.Prune(t.Context(), day, func(string) bool { return false }, false); err != nil ||
+		!stored(t, d, gone) {
 		t.Errorf("a young blob lost a piece: %v", err)
 	}
 }

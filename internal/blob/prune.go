@@ -13,7 +13,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// freshEvery is how old Put lets a blob that it finds stored look. What was put counts as young for that much less than Prune says.
+// freshEvery is how old Put lets a blob that it finds stored look. What was put counts as young for that much
+// less than Prune says.
 const freshEvery = time.Hour
 
 // Pruned is what Prune removed, or would have.
@@ -25,13 +26,15 @@ type Pruned struct {
 
 // Pruner is a Store that can remove blobs.
 type Pruner interface {
-	// Prune removes the blobs that were last put before a time and are not needed; with dry it only counts. What needed says of a blob must hold for
-	// as long as nobody puts it again. One that is put meanwhile, by whichever process, stays.
+	// Prune removes the blobs that were last put before a time and are not needed; with dry it only counts. What
+	// needed says of a blob must hold for as long as nobody puts it again. One that is put meanwhile, by
+	// whichever process, stays.
 	Prune(ctx context.Context, before time.Time, needed func(digest string) bool, dry bool) (Pruned, error)
 }
 
 // Prune implements Pruner. It first reads the lists of pieces, then looks at every blob once, a directory at a time.
-func (d *Dir) Prune(ctx context.Context, before time.Time, needed func(digest string) bool, dry bool) (p Pruned, err error) {
+func (d *Dir) Prune(ctx context.Context, before time.Time, needed func(digest string) bool,
+	dry bool) (p Pruned, err error) {
 	leaves, err := filepath.Glob(filepath.Join(d.path, "[0-9a-f][0-9a-f]", "[0-9a-f][0-9a-f]"))
 	if err != nil {
 		return p, fmt.Errorf("blob store: %w", err)
@@ -68,7 +71,8 @@ func (d *Dir) piecesNeeded(
 		}
 		for _, path := range names {
 			info, err := os.Stat(path)
-			if err == nil && info.ModTime().Before(before) && !needed(strings.TrimSuffix(filepath.Base(path), piecesSuffix)) {
+			if err == nil && info.ModTime().Before(before) &&
+				!needed(strings.TrimSuffix(filepath.Base(path), piecesSuffix)) {
 				continue
 			}
 			var list []outboard.BlobRef
@@ -98,7 +102,8 @@ func readListFile(path string) ([]outboard.BlobRef, error) {
 	return readPieceList(f, path)
 }
 
-// pruneLeaf is Prune of one directory. It is locked meanwhile, against a Put that finds a blob there and says that it is stored.
+// pruneLeaf is Prune of one directory. It is locked meanwhile, against a Put that finds a blob there and says
+// that it is stored.
 func (d *Dir) pruneLeaf(leaf string, before time.Time, needed func(string) bool, dry bool, p *Pruned) error {
 	unlock, err := lockDir(leaf, true)
 	if err != nil {

@@ -35,25 +35,29 @@ func stored(t *testing.T, d *Dir, ref outboard.BlobRef) bool {
 	return err == nil
 }
 
-// Broken if content that is needed, or was stored a while ago by somebody who is about to say so, is removed, or what nobody needs stays.
+// Broken if content that is needed, or was stored a while ago by somebody who is about to say so, is removed, or
+// what nobody needs stays.
 func TestPrune(t *testing.T) {
 	d := newDir(t)
 	day := time.Now().Add(-24 * time.Hour)
 	needed, young, again := put(t, d, []byte("needed")), put(t, d, []byte("young")), put(t, d, []byte("again"))
-	plain, packed := put(t, d, []byte("nobody's")), put(t, d, []byte(strings.Repeat("nobody's, and long enough to be compressed. ", 1000)))
+	plain, packed := put(t, d, []byte("nobody's")), put(t, d,
+		[]byte(strings.Repeat("nobody's, and long enough to be compressed. ", 1000)))
 	for _, ref := range []outboard.BlobRef{needed, again, plain, packed} {
 		age(t, d, ref)
 	}
 	put(t, d, []byte("again"))
 	in := func(digest string) bool { return digest == needed.Digest }
 	dry, err := d.Prune(t.Context(), day, in, true)
-	if err != nil || dry.Removed != 2 || dry.Kept != 3 || dry.Bytes == 0 || !stored(t, d, plain) || !stored(t, d, packed) {
+	if err != nil || dry.Removed != 2 || dry.Kept != 3 || dry.Bytes == 0 || !stored(t, d, plain) ||
+		!stored(t, d, packed) {
 		t.Errorf("dry: %+v, %v", dry, err)
 	}
 	if p, err := d.Prune(t.Context(), day, in, false); err != nil || p != dry {
 		t.Errorf("%+v, %v; want %+v", p, err, dry)
 	}
-	for ref, want := range map[outboard.BlobRef]bool{needed: true, young: true, again: true, plain: false, packed: false} {
+	for ref, want := range map[outboard.BlobRef]bool{needed: true, young: true, again: true, plain: false,
+		packed: false} {
 		if stored(t, d, ref) != want {
 			t.Errorf("%v is stored: %v", ref, !want)
 		}
@@ -88,7 +92,8 @@ func TestPruneDuringPut(t *testing.T) {
 		}
 	}
 	age(t, d, ref)
-	if p, err := d.Prune(t.Context(), time.Now().Add(-24*time.Hour), func(string) bool { return false }, false); err != nil || p.Removed != 1 || stored(t, d, ref) {
+	if p, err := d.Prune(t.Context(), time.Now().Add(-24*time.Hour), func(string) bool { return false },
+		false); err != nil || p.Removed != 1 || stored(t, d, ref) {
 		t.Errorf("the control, without a Put: %+v, %v", p, err)
 	}
 	t.Logf("%d of 300 were removed before they were put", removed)

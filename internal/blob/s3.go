@@ -62,8 +62,8 @@ const (
 	s3Retries = 5
 	// s3Header bounds waiting for the first byte of an answer.
 	s3Header = 30 * time.Second
-	// s3Look bounds a question with its repetitions, whether a bucket or an object is there: a service that takes connections and says nothing
-	// would have them all wait for as long as s3Header, one after the other.
+	// s3Look bounds a question with its repetitions, whether a bucket or an object is there: a service that
+	// takes connections and says nothing would have them all wait for as long as s3Header, one after the other.
 	s3Look = 20 * time.Second
 )
 
@@ -79,17 +79,20 @@ func NewS3(ctx context.Context, address, spool string) (*S3, error) {
 func openS3(ctx context.Context, address, spool string, look time.Duration) (*S3, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "s3" || u.Host == "" || u.User != nil || u.Fragment != "" {
-		return nil, outboard.Errorf(outboard.Invalid, "blob store: %q is not s3://BUCKET/PREFIX?endpoint=URL&region=NAME", address)
+		return nil, outboard.Errorf(outboard.Invalid,
+			"blob store: %q is not s3://BUCKET/PREFIX?endpoint=URL&region=NAME", address)
 	}
 	q := u.Query()
 	for key := range q {
 		if key != "endpoint" && key != "region" {
-			return nil, outboard.Errorf(outboard.Invalid, "blob store: %q is not a parameter of %s; endpoint and region are", key, u.Scheme)
+			return nil, outboard.Errorf(outboard.Invalid, "blob store: %q is not a parameter of %s; endpoint and "+
+				"region are", key, u.Scheme)
 		}
 	}
 	end := &url.URL{Scheme: "https", Host: "s3.amazonaws.com"}
 	if e := q.Get("endpoint"); e != "" {
-		if end, err = url.Parse(e); err != nil || end.Scheme != "https" && end.Scheme != "http" || end.Host == "" || strings.Trim(end.Path, "/") != "" {
+		if end, err = url.Parse(e); err != nil || end.Scheme != "https" && end.Scheme != "http" || end.Host == "" ||
+			strings.Trim(end.Path, "/") != "" {
 			return nil, outboard.Errorf(outboard.Invalid, "blob store: endpoint %q is not http(s)://HOST[:PORT]", e)
 		}
 	}
@@ -108,8 +111,10 @@ func openS3(ctx context.Context, address, spool string, look time.Duration) (*S3
 	if p := strings.Trim(u.Path, "/"); p != "" {
 		s.prefix = p + "/"
 	}
-	s.client, err = minio.New(end.Host, &minio.Options{Secure: end.Scheme == "https", Region: q.Get("region"), Transport: transport, MaxRetries: s3Retries,
-		Creds: credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}})})
+	s.client, err = minio.New(end.Host, &minio.Options{Secure: end.Scheme == "https", Region: q.Get("region"),
+		Transport: transport, MaxRetries: s3Retries,
+		Creds: credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{},
+			&credentials.FileAWSCredentials{}})})
 	if err != nil {
 		return nil, outboard.Errorf(outboard.Invalid, "blob store: %w", err)
 	}
@@ -119,7 +124,8 @@ func openS3(ctx context.Context, address, spool string, look time.Duration) (*S3
 	case err != nil:
 		return nil, s.ended(ctx, s.failed("looking for bucket", s.bucket, err))
 	case !ok:
-		return nil, outboard.Errorf(outboard.Invalid, "blob store: there is no bucket %q at %s", s.bucket, end.Host).WithHint("make it, or correct blob in the configuration")
+		return nil, outboard.Errorf(outboard.Invalid, "blob store: there is no bucket %q at %s", s.bucket, end.Host).
+			WithHint("make it, or correct blob in the configuration")
 	}
 	return s, nil
 }
@@ -135,13 +141,15 @@ func (s *S3) named(digest, suffix string) string {
 // failed is an error of the service. It is Unavailable: the same call works again once the service does.
 func (s *S3) failed(doing, what string, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) { // of look; the caller's is told by ended
-		return outboard.Errorf(outboard.Unavailable, "blob store: %s %s: %s did not answer within %s: %w", doing, what, s.client.EndpointURL().Host, s.look, err).
+		return outboard.Errorf(outboard.Unavailable, "blob store: %s %s: %s did not answer within %s: %w", doing, what,
+			s.client.EndpointURL().Host, s.look, err).
 			WithHint("check that an S3 service answers there, and the endpoint in blob of the configuration")
 	}
 	e := outboard.Errorf(outboard.Unavailable, "blob store: %s %s: %w", doing, what, err)
 	switch minio.ToErrorResponse(err).Code {
 	case "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch":
-		return e.WithHint("check the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SHARED_CREDENTIALS_FILE")
+		return e.WithHint("check the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or " +
+			"AWS_SHARED_CREDENTIALS_FILE")
 	}
 	return e
 }
@@ -190,10 +198,11 @@ func (s *S3) send(ctx context.Context, key string, content []byte) error {
 	if err != nil && !absent(err) {
 		return s.ended(ctx, s.failed("looking for", key, err))
 	}
-	// A checksum in the header, instead of a signature in each chunk, which not every service understands. Whoever reads compares the
-	// digest of the content.
-	_, err = s.client.PutObject(ctx, s.bucket, key, bytes.NewReader(content), int64(len(content)), minio.PutObjectOptions{
-		ContentType: "application/octet-stream", SendContentMd5: true, DisableContentSha256: true})
+	// A checksum in the header, instead of a signature in each chunk, which not every service understands.
+	// Whoever reads compares the digest of the content.
+	_, err = s.client.PutObject(ctx, s.bucket, key, bytes.NewReader(content), int64(len(content)),
+		minio.PutObjectOptions{
+			ContentType: "application/octet-stream", SendContentMd5: true, DisableContentSha256: true})
 	if err != nil {
 		return s.ended(ctx, s.failed("storing", key, err))
 	}

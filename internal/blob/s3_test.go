@@ -31,14 +31,16 @@ func newS3(t *testing.T, prefix string) *S3 {
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "test")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
-	s, err := NewS3(t.Context(), "s3://outboard/"+prefix+"?region=us-east-1&endpoint="+url.QueryEscape(endpoint), t.TempDir())
+	s, err := NewS3(t.Context(), "s3://outboard/"+prefix+"?region=us-east-1&endpoint="+url.QueryEscape(endpoint),
+		t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// Broken if what one host stores in a bucket is not what another reads, if damage goes unseen, or if something is left behind here.
+// Broken if what one host stores in a bucket is not what another reads, if damage goes unseen, or if something
+// is left behind here.
 func TestS3(t *testing.T) {
 	prefix := "a/" + rand.Text()
 	s, other := newS3(t, prefix), newS3(t, prefix)
@@ -57,7 +59,8 @@ func TestS3(t *testing.T) {
 			t.Errorf("%d bytes: %d, %v", len(content), len(got), err)
 		}
 	}
-	if _, err := s.Open(t.Context(), outboard.BlobRef{Digest: strings.Repeat("a", 64), Size: 1}); outboard.KindOf(err) != outboard.NotFound {
+	if _, err := s.Open(t.Context(), outboard.BlobRef{Digest: strings.Repeat("a", 64),
+		Size: 1}); outboard.KindOf(err) != outboard.NotFound {
 		t.Errorf("absent: %v", err)
 	}
 	if _, err := s.Put(t.Context(), bytes.NewReader(random), 1000); outboard.KindOf(err) != outboard.TooLarge {
@@ -81,7 +84,8 @@ func TestS3(t *testing.T) {
 	first.Digest = hex.EncodeToString(sum[:])
 	for name, damage := range map[string][]byte{"other": random[:1000], "cut": encoder.EncodeAll(random[:1000], nil)} {
 		for _, key := range []string{s.key(first.Digest), s.named(ref.Digest, piecesSuffix)} {
-			if _, err := s.client.PutObject(t.Context(), s.bucket, key, bytes.NewReader(damage), int64(len(damage)), minio.PutObjectOptions{}); err != nil {
+			if _, err := s.client.PutObject(t.Context(), s.bucket, key, bytes.NewReader(damage), int64(len(damage)),
+				minio.PutObjectOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := Bytes(t.Context(), other, ref, ref.Size); outboard.KindOf(err) != outboard.Internal {
@@ -94,7 +98,8 @@ func TestS3(t *testing.T) {
 // objects counts what a store has in its bucket.
 func objects(t *testing.T, s *S3) (n int) {
 	t.Helper()
-	for o := range s.client.ListObjects(t.Context(), s.bucket, minio.ListObjectsOptions{Prefix: s.prefix, Recursive: true}) {
+	for o := range s.client.ListObjects(t.Context(), s.bucket, minio.ListObjectsOptions{Prefix: s.prefix,
+		Recursive: true}) {
 		if o.Err != nil {
 			t.Fatal(o.Err)
 		}
@@ -107,7 +112,10 @@ func objects(t *testing.T, s *S3) (n int) {
 func TestNewS3Refuses(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "test")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
-	denied := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	denied := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+	}))
 	defer denied.Close()
 	for address, kind := range map[string]outboard.Kind{
 		"http://b":                      outboard.Invalid,
@@ -124,7 +132,9 @@ func TestNewS3Refuses(t *testing.T) {
 		}
 	}
 	s := newS3(t, "control")
-	if _, err := NewS3(t.Context(), "s3://no-such-bucket?region=us-east-1&endpoint="+url.QueryEscape(s.client.EndpointURL().String()), t.TempDir()); outboard.KindOf(err) != outboard.Invalid {
+	if _, err := NewS3(t.Context(),
+		"s3://no-such-bucket?region=us-east-1&endpoint="+url.QueryEscape(s.client.EndpointURL().
+			String()), t.TempDir()); outboard.KindOf(err) != outboard.Invalid {
 		t.Errorf("no bucket: %v", err)
 	}
 }
@@ -142,7 +152,9 @@ func TestS3SpoolIsTidied(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(dir, "put-left"), old, old); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewS3(t.Context(), "s3://outboard/tidied?region=us-east-1&endpoint="+url.QueryEscape(s.client.EndpointURL().String()), dir); err != nil {
+	if _, err := NewS3(t.Context(),
+		"s3://outboard/tidied?region=us-east-1&endpoint="+url.QueryEscape(s.client.EndpointURL().
+			String()), dir); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := os.ReadDir(dir)
@@ -151,7 +163,8 @@ func TestS3SpoolIsTidied(t *testing.T) {
 	}
 }
 
-// Broken if a service that takes connections and says nothing holds up a start, or a turn, for minutes, or if nobody is told what it is.
+// Broken if a service that takes connections and says nothing holds up a start, or a turn, for minutes, or if
+// nobody is told what it is.
 func TestS3ThatSaysNothing(t *testing.T) {
 	real := newS3(t, rand.Text()).client.EndpointURL()
 	var silent atomic.Bool
@@ -168,7 +181,8 @@ func TestS3ThatSaysNothing(t *testing.T) {
 	const look = 300 * time.Millisecond
 	told := func(what string, err error) {
 		t.Helper()
-		if outboard.KindOf(err) != outboard.Unavailable || !strings.Contains(err.Error(), strings.TrimPrefix(srv.URL, "http://")+" did not answer within 300ms") ||
+		if outboard.KindOf(err) != outboard.Unavailable || !strings.Contains(err.Error(),
+			strings.TrimPrefix(srv.URL, "http://")+" did not answer within 300ms") ||
 			!strings.Contains(outboard.HintOf(err), "endpoint") {
 			t.Errorf("%s: %v, with the hint %q", what, err, outboard.HintOf(err))
 		}

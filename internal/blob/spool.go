@@ -7,8 +7,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Spool is a directory for content that is read whole before it is known whether any of it is to be stored. nil is the system's directory for
-// temporary files. It is safe for concurrent use by several processes.
+// Spool is a directory for content that is read whole before it is known whether any of it is to be stored. nil
+// is the system's directory for temporary files. It is safe for concurrent use by several processes.
 type Spool struct {
 	dir string
 }

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// heldSuffix ends the names of temporary files that their writer has locked. The kernel gives the lock up when the writer is killed: that is
-// how others, who may share the directory, know that nobody comes back for the file.
+// heldSuffix ends the names of temporary files that their writer has locked. The kernel gives the lock up when
+// the writer is killed: that is how others, who may share the directory, know that nobody comes back for the
+// file.
 const heldSuffix = ".held"
 
 // createHeld makes a temporary file and locks it until it is closed.
@@ -60,8 +61,8 @@ func stillThere(f *os.File) bool {
 	return err == nil && os.SameFile(mine, named)
 }
 
-// sweep removes the temporary files in a directory whose writer was killed: at once where a lock tells, else those that were not written
-// since before.
+// sweep removes the temporary files in a directory whose writer was killed: at once where a lock tells, else
+// those that were not written since before.
 func sweep(dir string, before time.Time) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -24,7 +24,8 @@ const (
 )
 
 // encoder compresses whole contents. It is safe for concurrent use.
-var encoder = must(zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20)))
+var encoder = must(zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+	zstd.WithWindowSize(1<<20)))
 
 func must[T any](v T, err error) T {
 	if err != nil {
@@ -104,7 +105,8 @@ func newVerified(r io.ReadCloser, ref outboard.BlobRef, name string, isCompresse
 	}
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
-		return nil, errors.Join(outboard.Errorf(outboard.Unavailable, "blob store: reading %s: %w", name, err), r.Close())
+		return nil, errors.Join(outboard.Errorf(outboard.Unavailable, "blob store: reading %s: %w", name, err),
+			r.Close())
 	}
 	v.r, v.decoding, v.stop = z, true, func() error { z.Close(); return r.Close() }
 	return v, nil

@@ -73,7 +73,8 @@ func New(cfg Config) *Server {
 		slices.Sort(methods)
 		s.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", strings.Join(methods, ", "))
-			reply(w, http.StatusMethodNotAllowed, errorBody{r.Method + " is not allowed here, but " + strings.Join(methods, " and "), "method_not_allowed"})
+			reply(w, http.StatusMethodNotAllowed, errorBody{r.Method + " is not allowed here, but " +
+				strings.Join(methods, " and "), "method_not_allowed"})
 		})
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -126,7 +127,8 @@ func (s *Server) recover(w http.ResponseWriter, r *http.Request) {
 	if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(v) // our own way to cut a connection
 	}
-	s.log.Error("bridge handler panicked", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+	s.log.Error("bridge handler panicked", "method", r.Method, "path", r.URL.Path, "panic", v, "stack",
+		string(debug.Stack()))
 	fail(w, outboard.Errorf(outboard.Internal, "panic"))
 }
 
@@ -147,18 +149,22 @@ func (s *Server) handle(verb func(*request) error) http.HandlerFunc {
 		if outboard.KindOf(err) == outboard.Internal {
 			s.log.Error("bridge request failed", "method", r.Method, "path", r.URL.Path, "err", err)
 		}
-		s.ctl.Refused(r.Context(), by, control.RefusedRequest{Route: r.Pattern, Path: r.URL.Path, From: r.RemoteAddr, Why: err})
+		s.ctl.Refused(r.Context(), by, control.RefusedRequest{Route: r.Pattern, Path: r.URL.Path, From: r.RemoteAddr,
+			Why: err})
 		fail(w, err)
 	}
 }
 
 // unbuilt answers for what the protocol has and this server has not.
 func unbuilt(r *request) error {
-	return outboard.Errorf(outboard.Unimplemented, "%s %s is part of the protocol and not built here: a box mounts no buckets, which would need the right to mount "+
-		"and a credential inside it; PUT .../file/PATH puts a file in, POST .../hydrate a whole tar, and POST .../persist gets one out", r.Method, r.URL.Path)
+	return outboard.Errorf(outboard.Unimplemented, "%s %s is part of the protocol and not built here: a box mounts "+
+		"no buckets, which would need the right to mount "+
+		"and a credential inside it; PUT .../file/PATH puts a file in, POST .../hydrate a whole tar, and POST "+
+		".../persist gets one out", r.Method, r.URL.Path)
 }
 
-// create makes a box. The protocol says nothing about it, so it is the base template, and lives until nobody has used it for a while.
+// create makes a box. The protocol says nothing about it, so it is the base template, and lives until nobody has
+// used it for a while.
 func (s *Server) create(r *request) error {
 	b, err := s.ctl.CreateBox(r.Context(), r.by, control.BoxSpec{Template: control.BaseTemplate, TTL: keep,
 		Metadata: map[string]string{"made_by": "bridge"}, OnTimeout: outboard.TimeoutPolicy{Pause: true, Resume: true}})
@@ -177,7 +183,8 @@ func (s *Server) remove(r *request) error {
 	return nil
 }
 
-// running wakes a box that is paused: who asks is about to use it, and would take a paused one for one whose workspace is lost.
+// running wakes a box that is paused: who asks is about to use it, and would take a paused one for one whose
+// workspace is lost.
 func (s *Server) running(r *request) error {
 	b, _, err := s.ctl.ResumeBox(r.Context(), r.by, r.id(), keep)
 	if err != nil {

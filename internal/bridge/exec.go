@@ -97,8 +97,10 @@ func code(exit control.ProcessExit) int {
 	return exit.Code
 }
 
-// run runs a process and ends it, with all it started, when ctx or each does; the guest ends one whose server was killed.
-func run(ctx context.Context, m control.Sandbox, p control.ProcessStart, each func(control.ProcessEvent) error) (control.ProcessExit, error) {
+// run runs a process and ends it, with all it started, when ctx or each does; the guest ends one whose server
+// was killed.
+func run(ctx context.Context, m control.Sandbox, p control.ProcessStart,
+	each func(control.ProcessEvent) error) (control.ProcessExit, error) {
 	pid := 0
 	p.HangUp = true
 	_, exit, err := m.StartProcess(ctx, p, func(e control.ProcessEvent) error {
@@ -123,7 +125,8 @@ type stream struct {
 	rest  map[string][]byte // the beginning of a character whose end has not come, by the event's name
 }
 
-// tell passes on what a process says. Some clients decode each event as text by itself, so none ends within a character.
+// tell passes on what a process says. Some clients decode each event as text by itself, so none ends within a
+// character.
 func (o *stream) tell(e control.ProcessEvent) error {
 	name := ""
 	switch e.Kind {

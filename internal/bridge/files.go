@@ -23,7 +23,8 @@ const workspace = "/workspace"
 // maxSaid bounds what is kept of a tar's complaints.
 const maxSaid = 2 << 10
 
-// ref is the file that the path names. Only the workspace is reachable; a link in it is followed with the rights of the box's user.
+// ref is the file that the path names. Only the workspace is reachable; a link in it is followed with the rights
+// of the box's user.
 func (r *request) ref() (control.FileRef, error) {
 	p := "/" + r.PathValue("path")
 	if p != path.Clean(p) || !strings.HasPrefix(p, workspace+"/") || strings.ContainsRune(p, 0) {
@@ -103,26 +104,29 @@ func (s *Server) persist(r *request) error {
 	if err != nil {
 		return err
 	}
-	if file := unreadable(r.Context(), m, excludes); file != "" { // said now: once the archive has begun it can only break off
-		return outboard.Errorf(outboard.Denied, "%q cannot be read by the sandbox's user, so the archive would lack it: chmod it, or exclude it", file)
+	// said now: once the archive has begun it can only break off
+	if file := unreadable(r.Context(), m, excludes); file != "" {
+		return outboard.Errorf(outboard.Denied, "%q cannot be read by the sandbox's user, so the archive would lack "+
+			"it: chmod it, or exclude it", file)
 	}
 	said, begun := "", false
-	exit, err := run(r.Context(), m, control.ProcessStart{Argv: append(argv, "-cf", "-", "."), Cwd: workspace}, func(e control.ProcessEvent) error {
-		switch e.Kind {
-		case control.Stdout:
-			if !begun {
-				binary(r.w)
-				begun = true
+	exit, err := run(r.Context(), m, control.ProcessStart{Argv: append(argv, "-cf", "-", "."), Cwd: workspace},
+		func(e control.ProcessEvent) error {
+			switch e.Kind {
+			case control.Stdout:
+				if !begun {
+					binary(r.w)
+					begun = true
+				}
+				_, err := r.w.Write(e.Data)
+				return err
+			case control.Stderr:
+				said = clip(said + string(e.Data))
+			case control.Lost:
+				return errors.New("a part of the archive is lost")
 			}
-			_, err := r.w.Write(e.Data)
-			return err
-		case control.Stderr:
-			said = clip(said + string(e.Data))
-		case control.Lost:
-			return errors.New("a part of the archive is lost")
-		}
-		return nil
-	})
+			return nil
+		})
 	if err == nil && code(exit) != 0 {
 		err = outboard.Errorf(outboard.Unavailable, "tar ended with %d: %s", code(exit), said)
 	}
@@ -141,7 +145,8 @@ func excluded(list string) ([]string, error) {
 		if p == "" {
 			continue
 		}
-		if p != path.Clean(p) || path.IsAbs(p) || p == ".." || strings.HasPrefix(p, "../") || strings.ContainsRune(p, 0) {
+		if p != path.Clean(p) || path.IsAbs(p) || p == ".." || strings.HasPrefix(p, "../") ||
+			strings.ContainsRune(p, 0) {
 			return nil, outboard.Errorf(outboard.Invalid, "excludes: %q is not a path below %s", p, workspace)
 		}
 		out = append(out, "./"+p)
@@ -152,14 +157,15 @@ func excluded(list string) ([]string, error) {
 // literal makes a path a pattern of find's that matches itself alone.
 var literal = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
-// unreadable returns a file or directory of the workspace that the box's user may not read, "" where there is none. It is a look ahead: where it
-// cannot be had, for want of GNU find for one, tar says what it meets.
+// unreadable returns a file or directory of the workspace that the box's user may not read, "" where there is
+// none. It is a look ahead: where it cannot be had, for want of GNU find for one, tar says what it meets.
 func unreadable(ctx context.Context, m control.Sandbox, excludes []string) string {
 	argv := []string{"find", "."}
 	for _, p := range excludes {
 		argv = append(argv, "-path", literal.Replace(p), "-prune", "-o")
 	}
-	argv = append(argv, "(", "-type", "f", "!", "-readable", "-o", "-type", "d", "!", "(", "-readable", "-executable", ")", ")", "-print", "-quit")
+	argv = append(argv, "(", "-type", "f", "!", "-readable", "-o", "-type", "d", "!", "(", "-readable", "-executable",
+		")", ")", "-print", "-quit")
 	found := ""
 	_, err := run(ctx, m, control.ProcessStart{Argv: argv, Cwd: workspace}, func(e control.ProcessEvent) error {
 		if e.Kind == control.Stdout {
@@ -185,11 +191,13 @@ func (s *Server) hydrate(r *request) error {
 	defer cancel(nil)
 	body := http.MaxBytesReader(r.w, r.Body, outboard.MaxFile)
 	said := ""
-	exit, err := run(ctx, m, control.ProcessStart{Argv: []string{"tar", "-C", workspace, "-xpf", "-"}, Cwd: workspace, Stdin: true}, func(e control.ProcessEvent) error {
+	exit, err := run(ctx, m, control.ProcessStart{Argv: []string{"tar", "-C", workspace, "-xpf", "-"}, Cwd: workspace,
+		Stdin: true}, func(e control.ProcessEvent) error {
 		switch e.Kind {
 		case control.Started:
 			feeding.Go(func() {
-				if err := feed(ctx, m, e.Pid, body, cancel); err != nil { // also when tar has all it wants before its input ends
+				// also when tar has all it wants before its input ends
+				if err := feed(ctx, m, e.Pid, body, cancel); err != nil {
 					s.log.Debug("the rest of an archive was not read", "box", r.id(), "err", err)
 				}
 			})
@@ -205,7 +213,8 @@ func (s *Server) hydrate(r *request) error {
 		err = outboard.Errorf(outboard.Invalid, "the archive was not taken: tar ended with %d: %s", code(exit), said)
 	}
 	if err != nil {
-		r.w.Header().Set("Connection", "close") // nobody wants the rest of the body, and the next request would stand behind it
+		// nobody wants the rest of the body, and the next request would stand behind it
+		r.w.Header().Set("Connection", "close")
 		_ = http.NewResponseController(r.w).SetReadDeadline(time.Now())
 		return control.BoxError(err)
 	}
@@ -213,7 +222,8 @@ func (s *Server) hydrate(r *request) error {
 	return nil
 }
 
-// feed writes a body to a process's input. A body that breaks off, or is too long, ends the process: half an archive is none.
+// feed writes a body to a process's input. A body that breaks off, or is too long, ends the process: half an
+// archive is none.
 func feed(ctx context.Context, m control.Sandbox, pid int, body io.Reader, end context.CancelCauseFunc) error {
 	ref := control.ProcessRef{Pid: pid}
 	from := &failing{r: body}

@@ -42,9 +42,10 @@ type status struct {
 	Message string `json:"message,omitempty"`
 }
 
-// pty opens a terminal. Binary messages are what is typed and shown; messages of text are {"type":"resize","cols","rows"} from the client,
-// and ready, exit and error from here. Without a session a terminal ends with its connection. A session has one, which stays: who comes back
-// sees what is kept of its output.
+// pty opens a terminal. Binary messages are what is typed and shown; messages of text are
+// {"type":"resize","cols","rows"} from the client, and ready, exit and error from here. Without a session a
+// terminal ends with its connection. A session has one, which stays: who comes back sees what is kept of its
+// output.
 func (s *Server) pty(r *request) error {
 	size, err := r.size()
 	if err != nil {
@@ -54,7 +55,8 @@ func (s *Server) pty(r *request) error {
 	if err != nil {
 		return err
 	}
-	start := control.ProcessStart{Argv: []string{"/bin/sh", "-c", loginShell}, Cwd: workspace, Terminal: &size, Patient: true, HangUp: true,
+	start := control.ProcessStart{Argv: []string{"/bin/sh", "-c", loginShell}, Cwd: workspace, Terminal: &size,
+		Patient: true, HangUp: true,
 		Env: map[string]string{"TERM": "xterm-256color"}}
 	if shell := r.URL.Query().Get("shell"); shell != "" {
 		start.Argv = []string{shell}
@@ -140,7 +142,8 @@ func (t *terminal) serve(start control.ProcessStart) {
 }
 
 // run starts the terminal's program, or goes on with the session's, and returns how it ended.
-func (t *terminal) run(ctx context.Context, start control.ProcessStart, ready chan struct{}) (control.ProcessExit, error) {
+func (t *terminal) run(ctx context.Context, start control.ProcessStart,
+	ready chan struct{}) (control.ProcessExit, error) {
 	each := func(e control.ProcessEvent) error {
 		switch e.Kind {
 		case control.Started:
@@ -250,8 +253,8 @@ func (t *terminal) leave() {
 	_ = endPeerClosed(ctx, t.m, t.ref) // the guest has told it, since nobody is attached any more
 }
 
-// hangUp ends a terminal's program as the end of the terminal does: an interactive shell passes the signal on to its jobs, which have process
-// groups of their own.
+// hangUp ends a terminal's program as the end of the terminal does: an interactive shell passes the signal on to
+// its jobs, which have process groups of their own.
 func hangUp(ctx context.Context, m control.Sandbox, ref control.ProcessRef) error {
 	err := m.SignalProcess(ctx, ref, int(syscall.SIGHUP))
 	if err == nil {

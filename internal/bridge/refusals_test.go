@@ -41,7 +41,8 @@ func open(t *testing.T) *door {
 func (d *door) create() string {
 	d.t.Helper()
 	var made struct{ ID string }
-	if status, body := d.ask("POST", "", ""); status != 200 || json.Unmarshal([]byte(body), &made) != nil || made.ID == "" {
+	if status, body := d.ask("POST", "", ""); status != 200 || json.Unmarshal([]byte(body), &made) != nil ||
+		made.ID == "" {
 		d.t.Fatalf("making a box: %d %s", status, body)
 	}
 	return made.ID
@@ -78,7 +79,8 @@ func (d *door) refused(status int, word, method, path, body string, headers ...s
 	d.t.Helper()
 	got, text := d.ask(method, path, body, headers...)
 	var e struct{ Error, Code string }
-	if err := json.Unmarshal([]byte(text), &e); err != nil || got != status || e.Code == "" || !strings.Contains(e.Error, word) {
+	if err := json.Unmarshal([]byte(text), &e); err != nil || got != status || e.Code == "" ||
+		!strings.Contains(e.Error, word) {
 		d.t.Errorf("%s %s: %d %s, want %d with %q", method, path, got, text, status, word)
 	}
 }
@@ -86,7 +88,8 @@ func (d *door) refused(status int, word, method, path, body string, headers ...s
 // ran is the positive control: the same request, by who may make it.
 func (d *door) ran() {
 	d.t.Helper()
-	if status, body := d.ask("POST", "/"+d.box+"/exec", `{"argv":["true"],"later":1}`); status != 200 || !strings.Contains(body, `"exit_code":0`) {
+	if status, body := d.ask("POST", "/"+d.box+"/exec", `{"argv":["true"],"later":1}`); status != 200 ||
+		!strings.Contains(body, `"exit_code":0`) {
 		d.t.Errorf("control: %d %s", status, body)
 	}
 }
@@ -102,13 +105,15 @@ func (d *door) put(k outboard.Key, secret string) outboard.KeyID {
 
 // Each thing that the bridge does to a box, as somebody asks for it who may not.
 var verbs = []struct{ method, path, body string }{
-	{"DELETE", "", ""}, {"GET", "/running", ""}, {"POST", "/exec", `{"argv":["true"]}`}, {"GET", "/file/workspace/x", ""}, {"PUT", "/file/workspace/x", "x"},
-	{"POST", "/persist", ""}, {"POST", "/hydrate", ""}, {"GET", "/pty", ""}, {"POST", "/session", "{}"}, {"DELETE", "/session/s", ""},
+	{"DELETE", "", ""}, {"GET", "/running", ""}, {"POST", "/exec", `{"argv":["true"]}`}, {"GET", "/file/workspace/x",
+		""}, {"PUT", "/file/workspace/x", "x"},
+	{"POST", "/persist", ""}, {"POST", "/hydrate", ""}, {"GET", "/pty", ""}, {"POST", "/session", "{}"}, {"DELETE",
+		"/session/s", ""},
 	{"POST", "/tunnel/8000", "{}"}, {"DELETE", "/tunnel/8000", ""},
 }
 
-// Broken if the bridge lets in who has no key, one that is wrong, revoked or over, or one that may not use boxes; or reaches
-// a box of another organization, or tells such a box from one that never was.
+// Broken if the bridge lets in who has no key, one that is wrong, revoked or over, or one that may not use
+// boxes; or reaches a box of another organization, or tells such a box from one that never was.
 func TestWhoIsRefused(t *testing.T) {
 	d := open(t)
 	d.ran()
@@ -130,14 +135,16 @@ func TestWhoIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	everywhere(401, "", "obk_revoked", d.box)
-	d.put(outboard.Key{Name: "o", Org: outboard.DefaultOrg, Role: outboard.RoleDeveloper, ExpiresAt: time.Now().Add(-time.Hour)}, "obk_over")
+	d.put(outboard.Key{Name: "o", Org: outboard.DefaultOrg, Role: outboard.RoleDeveloper, ExpiresAt: time.Now().
+		Add(-time.Hour)}, "obk_over")
 	everywhere(401, "", "obk_over", d.box)
 	d.put(outboard.Key{Name: "v", Org: outboard.DefaultOrg, Role: outboard.RoleViewer}, "obk_viewer")
 	as.key = "obk_viewer"
 	as.refused(403, "", "POST", "", "")
 	as.refused(403, "", "POST", "/"+d.box+"/exec", `{"argv":["true"]}`)
 
-	org := outboard.Organization{ID: outboard.NewID[outboard.OrgID](outboard.PrefixOrg), Name: "second", CreatedAt: time.Now()}
+	org := outboard.Organization{ID: outboard.NewID[outboard.OrgID](outboard.PrefixOrg), Name: "second",
+		CreatedAt: time.Now()}
 	if err := d.srv.Store.AddOrg(t.Context(), org); err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +154,10 @@ func TestWhoIsRefused(t *testing.T) {
 	for _, v := range verbs {
 		status, theirs := as.ask(v.method, "/"+d.box+v.path, v.body)
 		other, none := as.ask(v.method, "/"+never+v.path, v.body)
-		if status != 404 || other != 404 || strings.ReplaceAll(theirs, d.box, "") != strings.ReplaceAll(none, never, "") {
-			t.Errorf("%s %s of another organization: %d %s; of nobody: %d %s", v.method, v.path, status, theirs, other, none)
+		if status != 404 || other != 404 || strings.ReplaceAll(theirs, d.box, "") != strings.ReplaceAll(none, never,
+			"") {
+			t.Errorf("%s %s of another organization: %d %s; of nobody: %d %s", v.method, v.path, status, theirs, other,
+				none)
 		}
 	}
 	d.ran()
@@ -159,7 +168,8 @@ func TestWhoIsRefused(t *testing.T) {
 func TestWhatIsRefused(t *testing.T) {
 	d := open(t)
 	box := "/" + d.box
-	for body, word := range map[string]string{`{"argv":["true"],"argv":["false"]}`: "given twice", `{"argv":["true"]} {}`: "malformed", `["true"]`: "must be a JSON object",
+	for body, word := range map[string]string{`{"argv":["true"],"argv":["false"]}`: "given twice",
+		`{"argv":["true"]} {}`: "malformed", `["true"]`: "must be a JSON object",
 		`{"argv":["true"],"Argv":["false"]}`: "it is called argv", "{\"argv\":[\"\xff\"]}": "UTF-8", `{"argv":["\ud800"]}`: "surrogate", `{"argv":`: "too early",
 		`{"argv":"ls"}`: "argv: expected an array, got string", `{"argv":[]}`: "argv must name a program", `{}`: "argv must name", "": "argv must name",
 		`{"argv":["true"],"timeout_ms":-1}`: "timeout_ms must not be negative"} {
@@ -184,7 +194,8 @@ func TestWhatIsRefused(t *testing.T) {
 		t.Fatalf("making a session: %d %s", status, body)
 	}
 	in := []string{"Session-Id", "mine"}
-	if status, body := d.ask("POST", box+"/exec", `{"argv":["true"]}`, in...); status != 200 || !strings.Contains(body, `"exit_code":0`) {
+	if status, body := d.ask("POST", box+"/exec", `{"argv":["true"]}`, in...); status != 200 ||
+		!strings.Contains(body, `"exit_code":0`) {
 		t.Fatalf("control: in the session: %d %s", status, body)
 	}
 	d.refused(409, `there is a session "mine" already`, "POST", box+"/session", `{"id":"mine"}`)

@@ -13,9 +13,10 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// A session is the state of a shell between commands: its directory and its exported variables. It is a file in the box's home directory,
-// which each command of the session reads first and writes when it ends, so the server remembers nothing, and a session lasts as long as the
-// box, through pauses. Commands of one session at the same time each begin with what there is; the last to end says what the next find.
+// A session is the state of a shell between commands: its directory and its exported variables. It is a file in
+// the box's home directory, which each command of the session reads first and writes when it ends, so the server
+// remembers nothing, and a session lasts as long as the box, through pauses. Commands of one session at the same
+// time each begin with what there is; the last to end says what the next find.
 //
 // What the file holds was written by programs of the box, and only they read it.
 
@@ -31,10 +32,12 @@ var (
 )
 
 // enterSession restores a session's state; $0 is its name. What follows is run in it.
-const enterSession = `f=$HOME/` + sessionDir + `/$0; . "$f" || exit 126; cd -- "$OUTBOARD_SESSION_DIR" || exit 126; unset OUTBOARD_SESSION_DIR; `
+const enterSession = `f=$HOME/` + sessionDir +
+	`/$0; . "$f" || exit 126; cd -- "$OUTBOARD_SESSION_DIR" || exit 126; unset OUTBOARD_SESSION_DIR; `
 
 // sessionShell runs $1 as a line of the session's shell, so cd and export mean the next command, too.
-const sessionShell = enterSession + `trap 'OUTBOARD_SESSION_DIR=$PWD; export OUTBOARD_SESSION_DIR; export -p > "$f.$$" && mv "$f.$$" "$f"' EXIT; eval "$1"`
+const sessionShell = enterSession +
+	`trap 'OUTBOARD_SESSION_DIR=$PWD; export OUTBOARD_SESSION_DIR; export -p > "$f.$$" && mv "$f.$$" "$f"' EXIT; eval "$1"`
 
 // sessionStart runs a program that has no state to give back: a terminal's.
 const sessionStart = enterSession + `exec "$@"`
@@ -111,7 +114,8 @@ func (s *Server) newSession(r *request) error {
 		in.ID = "s" + strings.ToLower(rand.Text())
 	}
 	if !validSession(in.ID) {
-		return outboard.Errorf(outboard.Invalid, "id: a session is called by letters, digits, -, _ and ., not %q", clip(in.ID))
+		return outboard.Errorf(outboard.Invalid, "id: a session is called by letters, digits, -, _ and ., not %q",
+			clip(in.ID))
 	}
 	if in.Cwd == "" {
 		in.Cwd = workspace
@@ -129,14 +133,17 @@ func (s *Server) newSession(r *request) error {
 	} else if outboard.KindOf(err) != outboard.NotFound {
 		return err
 	}
-	// Whether its commands can begin there is asked by beginning one: only the box knows, and a session that cannot be used would say so late.
-	exit, err := run(r.Context(), m, control.ProcessStart{Argv: []string{"/bin/sh", "-c", "exit 0"}, Cwd: in.Cwd, TimeoutMs: endTimeout.Milliseconds()},
+	// Whether its commands can begin there is asked by beginning one: only the box knows, and a session that
+	// cannot be used would say so late.
+	exit, err := run(r.Context(), m, control.ProcessStart{Argv: []string{"/bin/sh", "-c", "exit 0"}, Cwd: in.Cwd,
+		TimeoutMs: endTimeout.Milliseconds()},
 		func(control.ProcessEvent) error { return nil })
 	if err != nil {
 		return control.BoxError(err)
 	}
 	if exit.Timeout || code(exit) != 0 {
-		return outboard.Errorf(outboard.Unavailable, "cwd: whether commands can begin in %q is not known, as one that tried did not end well", clip(in.Cwd))
+		return outboard.Errorf(outboard.Unavailable, "cwd: whether commands can begin in %q is not known, as one "+
+			"that tried did not end well", clip(in.Cwd))
 	}
 	if _, err := m.WriteFile(r.Context(), sessionFile(in.ID), nil, strings.NewReader(text)); err != nil {
 		return control.BoxError(err)
@@ -158,7 +165,8 @@ func stateOf(cwd string, env map[string]string) (string, error) {
 	if all := text.String(); len(all) <= maxSessionText && !strings.ContainsRune(all, 0) {
 		return all, nil
 	}
-	return "", outboard.Errorf(outboard.Invalid, "cwd and env have at most %d bytes together, none of them zero", maxSessionText)
+	return "", outboard.Errorf(outboard.Invalid, "cwd and env have at most %d bytes together, none of them zero",
+		maxSessionText)
 }
 
 // endSession forgets a session and ends its terminal.

@@ -19,8 +19,8 @@ func (r *request) port() (uint16, error) {
 	return uint16(n), nil
 }
 
-// openTunnel lets everybody who can reach the server's port proxy visit a port of the box, by a name that says which. Before, and after
-// closeTunnel, nobody can: the boxes made here ask for a token at their ports.
+// openTunnel lets everybody who can reach the server's port proxy visit a port of the box, by a name that says
+// which. Before, and after closeTunnel, nobody can: the boxes made here ask for a token at their ports.
 func (s *Server) openTunnel(r *request) error {
 	port, err := r.port()
 	if err != nil {
@@ -44,21 +44,24 @@ func (s *Server) openTunnel(r *request) error {
 		scheme, domain = s.ports()
 	}
 	if domain == "" {
-		return outboard.Errorf(outboard.Unimplemented, "ports of sandboxes are served beside the E2B API, which is off").WithHint("outboard serve --e2b ADDRESS")
+		return outboard.Errorf(outboard.Unimplemented,
+			"ports of sandboxes are served beside the E2B API, which is off").WithHint("outboard serve --e2b ADDRESS")
 	}
 	conn, err := m.DialPort(r.Context(), port)
 	if bad, ok := errors.AsType[*control.Refusal](err); ok && bad.Code == "denied" {
 		return outboard.Errorf(outboard.Denied, "%s", bad.Message).WithHint("let the service listen on another port")
 	}
 	if err != nil {
-		return outboard.Errorf(outboard.Conflict, "nothing listens on port %d of the sandbox yet", port).WithHint("start the service first")
+		return outboard.Errorf(outboard.Conflict, "nothing listens on port %d of the sandbox yet", port).
+			WithHint("start the service first")
 	}
 	conn.Close()
 	if _, err := s.ctl.OpenPort(r.Context(), r.by, r.id(), port, true); err != nil {
 		return err
 	}
 	host := strconv.Itoa(int(port)) + "-" + string(r.id()) + "." + domain
-	reply(r.w, http.StatusOK, map[string]any{"id": "port-" + strconv.Itoa(int(port)), "port": port, "url": scheme + "://" + host, "hostname": host,
+	reply(r.w, http.StatusOK, map[string]any{"id": "port-" + strconv.Itoa(int(port)), "port": port, "url": scheme +
+		"://" + host, "hostname": host,
 		"createdAt": time.Now().UTC().Format(time.RFC3339)})
 	return nil
 }

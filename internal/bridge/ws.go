@@ -54,7 +54,8 @@ func upgrade(w http.ResponseWriter, r *http.Request) (*wsConn, error) {
 	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
 	switch {
 	case !token(r.Header, "Connection", "upgrade") || !token(r.Header, "Upgrade", "websocket"):
-		return nil, outboard.Errorf(outboard.Invalid, "a terminal needs a WebSocket: Connection: Upgrade, Upgrade: websocket")
+		return nil, outboard.Errorf(outboard.Invalid, "a terminal needs a WebSocket: Connection: Upgrade, Upgrade: "+
+			"websocket")
 	case r.Header.Get("Sec-WebSocket-Version") != "13" || err != nil || len(key) != 16:
 		return nil, outboard.Errorf(outboard.Invalid, "the WebSocket's handshake is not one of version 13")
 	}

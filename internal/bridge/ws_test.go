@@ -92,8 +92,8 @@ func TestMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzWebSocket feeds the reader of frames what a client may send. If this fails, one crashes the server, fills its memory, or is taken for
-// somebody who sent what is no message.
+// FuzzWebSocket feeds the reader of frames what a client may send. If this fails, one crashes the server, fills
+// its memory, or is taken for somebody who sent what is no message.
 func FuzzWebSocket(f *testing.F) {
 	f.Add(sent(0x80|wsBinary, "ls\n"))
 	f.Add(append(append(sent(wsText, `{"type":`), sent(0x80|wsPing, "")...), sent(0x80|wsMore, `"resize"}`)...))
@@ -104,7 +104,8 @@ func FuzzWebSocket(f *testing.F) {
 		c := &wsConn{conn: nowhere{}, r: bufio.NewReader(bytes.NewReader(data))}
 		for got := 0; ; {
 			kind, msg, err := c.read()
-			if bad, ok := errors.AsType[*wsError](err); ok && bad.code != wsProtocol && bad.code != wsTooBig || err != nil && !ok && !errors.Is(err, io.EOF) {
+			if bad, ok := errors.AsType[*wsError](err); ok && bad.code != wsProtocol && bad.code != wsTooBig ||
+				err != nil && !ok && !errors.Is(err, io.EOF) {
 				t.Fatal(err)
 			}
 			if err != nil {

@@ -30,17 +30,18 @@ type Config struct {
 
 // Summary is what a run proves, or what contradicts it.
 type Summary struct {
-	Type       string         `json:"type"` // "chaos"
-	OK         bool           `json:"ok"`
-	Database   string         `json:"database"`
-	Seed       uint64         `json:"seed"`
-	Sessions   int            `json:"sessions"`
-	Messages   int            `json:"messages"`
-	Events     int            `json:"events"`
-	Calls      int            `json:"calls"`
-	Unknown    int            `json:"outcome_unknown"`
-	Lost       int            `json:"sandboxes_lost"`
-	Stopped    int            `json:"sandboxes_stopped"`  // as if their sessions had rested for long; those whose answer was lost are not counted
+	Type     string `json:"type"` // "chaos"
+	OK       bool   `json:"ok"`
+	Database string `json:"database"`
+	Seed     uint64 `json:"seed"`
+	Sessions int    `json:"sessions"`
+	Messages int    `json:"messages"`
+	Events   int    `json:"events"`
+	Calls    int    `json:"calls"`
+	Unknown  int    `json:"outcome_unknown"`
+	Lost     int    `json:"sandboxes_lost"`
+	// as if their sessions had rested for long; those whose answer was lost are not counted
+	Stopped    int            `json:"sandboxes_stopped"`
 	Dropped    int            `json:"sandboxes_dropped"`  // by the timer, to their checkpoint alone
 	Restored   int            `json:"sandboxes_restored"` // of those, in which a turn went on
 	Takeovers  int            `json:"takeovers"`          // claims beyond a session's first

@@ -123,7 +123,8 @@ func (d *driver) finish(ctx context.Context) error {
 	}
 	const lines = 500
 	for from := 1; ; from += lines {
-		if err := d.say(ctx, fmt.Sprintf("- bash: '[ ! -e /workspace/effects ] || sed -n %d,%dp /workspace/effects'\n- say: read\n", from, from+lines-1)); err != nil {
+		if err := d.say(ctx, fmt.Sprintf("- bash: '[ ! -e /workspace/effects ] || sed -n %d,%dp "+
+			"/workspace/effects'\n- say: read\n", from, from+lines-1)); err != nil {
 			return err
 		}
 		text, err := d.rest(ctx)
@@ -150,7 +151,8 @@ func (d *driver) script() string {
 		case 0:
 			fmt.Fprintf(&b, "- write: {path: /workspace/note-%d, content: 'n %d'}\n", d.n, d.rng.IntN(1000))
 		case 1:
-			fmt.Fprintf(&b, "- parallel:\n  - bash: |-\n      %ssleep %s\n  - bash: |-\n      %strue\n", mark, pause, mark)
+			fmt.Fprintf(&b, "- parallel:\n  - bash: |-\n      %ssleep %s\n  - bash: |-\n      %strue\n", mark, pause,
+				mark)
 		case 2:
 			fmt.Fprintf(&b, "- bash: |-\n    sleep %s; %strue\n- read: /workspace/effects\n", pause, mark)
 		default:

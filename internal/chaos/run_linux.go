@@ -22,7 +22,8 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, maxRun)
 	defer cancel()
-	sum := Summary{Type: "chaos", Database: "sqlite", Seed: cfg.Seed, Sessions: cfg.Sessions, Kills: map[string]int{}, Violations: []string{}}
+	sum := Summary{Type: "chaos", Database: "sqlite", Seed: cfg.Seed, Sessions: cfg.Sessions, Kills: map[string]int{},
+		Violations: []string{}}
 	if cfg.DB != "" {
 		sum.Database = "postgres"
 	}
@@ -138,13 +139,16 @@ func prepare(ctx context.Context, c *client.Client, cfg Config) ([]outboard.Sess
 		return nil, fmt.Errorf("creating the agent: %w", err)
 	}
 	env, err := c.CreateEnvironment(ctx, map[string]any{"name": fmt.Sprintf("chaos-%d", time.Now().UnixNano()),
-		"config": map[string]any{"type": "cloud", "outboard": map[string]any{"lifecycle": map[string]int{"stop_after_seconds": stopAfter, "drop_after_seconds": dropAfter}}}})
+		"config": map[string]any{"type": "cloud",
+			"outboard": map[string]any{"lifecycle": map[string]int{"stop_after_seconds": stopAfter,
+				"drop_after_seconds": dropAfter}}}})
 	if err != nil {
 		return nil, fmt.Errorf("creating the environment: %w", err)
 	}
 	ids := make([]outboard.SessionID, cfg.Sessions)
 	for i := range ids {
-		s, err := c.CreateSession(ctx, client.NewSession{Agent: agent.ID, EnvironmentID: env.ID, Title: fmt.Sprintf("chaos %d", i)})
+		s, err := c.CreateSession(ctx, client.NewSession{Agent: agent.ID, EnvironmentID: env.ID,
+			Title: fmt.Sprintf("chaos %d", i)})
 		if err != nil {
 			return nil, fmt.Errorf("creating session %d: %w", i, err)
 		}
@@ -212,7 +216,8 @@ func (s *Summary) judgeDrops(ctx context.Context, st *store.Store, h *history) e
 		}
 		k, err := st.Checkpoint(ctx, lost.restore)
 		if err != nil || !k.Durable() {
-			s.Violations = append(s.Violations, fmt.Sprintf("%s: sandbox %s was dropped, but its checkpoint %s is not stored: %v", h.id, id, lost.restore, err))
+			s.Violations = append(s.Violations, fmt.Sprintf("%s: sandbox %s was dropped, but its checkpoint %s is "+
+				"not stored: %v", h.id, id, lost.restore, err))
 		}
 	}
 	return nil

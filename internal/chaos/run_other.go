@@ -10,5 +10,6 @@ import (
 
 // Run needs a server, and the server runs on Linux.
 func Run(context.Context, Config) (Summary, error) {
-	return Summary{}, outboard.Errorf(outboard.Unavailable, "the crash test runs a server, and the server runs on Linux")
+	return Summary{}, outboard.Errorf(outboard.Unavailable,
+		"the crash test runs a server, and the server runs on Linux")
 }

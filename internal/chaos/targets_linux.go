@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// machines returns the first process of every living sandbox below dir, as the native provider's state files name them. A pid
-// whose start time differs belongs to somebody else by now and is left alone.
+// machines returns the first process of every living sandbox below dir, as the native provider's state files
+// name them. A pid whose start time differs belongs to somebody else by now and is left alone.
 func machines(dir string) ([]int, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*", "state.json"))
 	if err != nil {

@@ -55,7 +55,8 @@ func muster(ctx context.Context, cfg Config) (*troop, error) {
 		return nil, fmt.Errorf("opening the processes' log: %w", err)
 	}
 	// The timer looks often enough to stop and drop sandboxes during the run.
-	if err := os.WriteFile(filepath.Join(cfg.Dir, "config.yaml"), []byte("sandbox: {rest_every: 200ms}\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(cfg.Dir, "config.yaml"), []byte("sandbox: {rest_every: 200ms}\n"),
+		0o600); err != nil {
 		log.Close()
 		return nil, fmt.Errorf("writing the configuration: %w", err)
 	}

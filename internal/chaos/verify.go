@@ -9,8 +9,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// record is what the harness of the test knows about one session from outside: which messages the API acknowledged, and what the
-// last look into the workspace found. Everything else is read from the log.
+// record is what the harness of the test knows about one session from outside: which messages the API
+// acknowledged, and what the last look into the workspace found. Everything else is read from the log.
 type record struct {
 	acked   []outboard.EventID // ids of messages the API accepted
 	effects []effect           // lines of the effects file, in order
@@ -19,7 +19,8 @@ type record struct {
 // effect is one line a command left in its workspace: the call key it ran under, and the sandbox it ran in.
 type effect struct{ key, sandbox string }
 
-// parseEffects reads the effects file. A line that is not "KEY SANDBOX" is kept with an empty sandbox and will not verify.
+// parseEffects reads the effects file. A line that is not "KEY SANDBOX" is kept with an empty sandbox and will
+// not verify.
 func parseEffects(text string) []effect {
 	var out []effect
 	for line := range strings.SplitSeq(text, "\n") {
@@ -118,8 +119,10 @@ func (h *history) checkLog(fail failf) {
 		fail("the log does not fold: %v", err)
 		return
 	}
-	if s.Phase != outboard.PhaseIdle || s.Stop == nil || s.Stop.Type != "end_turn" || len(s.Waiting) > 0 || len(s.Calls) > 0 {
-		fail("did not reach its end: phase %s, stop %v, %d waiting, %d open calls", s.Phase, s.Stop, len(s.Waiting), len(s.Calls))
+	if s.Phase != outboard.PhaseIdle || s.Stop == nil || s.Stop.Type != "end_turn" || len(s.Waiting) > 0 ||
+		len(s.Calls) > 0 {
+		fail("did not reach its end: phase %s, stop %v, %d waiting, %d open calls", s.Phase, s.Stop, len(s.Waiting),
+			len(s.Calls))
 	}
 }
 
@@ -139,8 +142,8 @@ func (h *history) checkInputs(r record, fail failf) {
 	}
 }
 
-// checkCalls: every call has one outcome; a call that acts has one intent; an unknown outcome has a lost sandbox behind it; and however many
-// are killed, a sandbox is had for each.
+// checkCalls: every call has one outcome; a call that acts has one intent; an unknown outcome has a lost sandbox
+// behind it; and however many are killed, a sandbox is had for each.
 func (h *history) checkCalls(fail failf) {
 	for _, id := range slices.Sorted(maps.Keys(h.requested)) {
 		finished, started := h.finished[id], h.started[id]
@@ -153,7 +156,8 @@ func (h *history) checkCalls(fail failf) {
 				fail("call %s of class effect was started %d times", id, len(started))
 			}
 		}
-		if finished[0].Outcome == outboard.OutcomeUnknown && (len(started) == 0 || !h.lost[started[len(started)-1].Sandbox]) {
+		if finished[0].Outcome == outboard.OutcomeUnknown &&
+			(len(started) == 0 || !h.lost[started[len(started)-1].Sandbox]) {
 			fail("call %s is marked unknown, but no sandbox was lost with it", id)
 		}
 		if finished[0].Outcome == outboard.OutcomeOK && len(started) == 0 {
@@ -180,9 +184,10 @@ func said(f *outboard.CallFinished) string {
 	return "nothing"
 }
 
-// checkEffects: what the workspace says happened is what the log says happened. A command runs at most once, only in a sandbox its
-// intent names, and one that is recorded to have ended well has left its mark. A sandbox's processes die one after the other: when
-// its guest still saw the command die, the log says so (exit code 137), and there need not be a mark.
+// checkEffects: what the workspace says happened is what the log says happened. A command runs at most once,
+// only in a sandbox its intent names, and one that is recorded to have ended well has left its mark. A sandbox's
+// processes die one after the other: when its guest still saw the command die, the log says so (exit code 137),
+// and there need not be a mark.
 func (h *history) checkEffects(r record, fail failf) {
 	count := map[string]int{}
 	for _, e := range r.effects {
@@ -192,7 +197,8 @@ func (h *history) checkEffects(r record, fail failf) {
 			fail("the workspace names call %q, which the log does not have", e.key)
 			continue
 		}
-		if !slices.ContainsFunc(h.started[call], func(s *outboard.CallStarted) bool { return string(s.Sandbox) == e.sandbox }) {
+		if !slices.ContainsFunc(h.started[call],
+			func(s *outboard.CallStarted) bool { return string(s.Sandbox) == e.sandbox }) {
 			fail("call %s ran in sandbox %q, which no intent names", call, e.sandbox)
 		}
 	}

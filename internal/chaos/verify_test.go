@@ -40,7 +40,8 @@ func logOf(t *testing.T, change func([]outboard.Payload) []outboard.Payload) (*h
 	return h, record{acked: []outboard.EventID{msg.ID}, effects: []effect{{outboard.CallKey(id, call.ID), "sbx_1"}}}
 }
 
-// A verifier that cannot see a violation proves nothing: each kind is planted and must be named, and a sound log must pass.
+// A verifier that cannot see a violation proves nothing: each kind is planted and must be named, and a sound log
+// must pass.
 func TestVerify(t *testing.T) {
 	if bad := verify(logOf(t, nil)); len(bad) > 0 {
 		t.Fatalf("a sound log is refused: %v", bad)
@@ -61,14 +62,16 @@ func TestVerify(t *testing.T) {
 		record     func(*record)
 	}{
 		{"lost message", "is not in the log", nil, func(r *record) { r.acked = append(r.acked, "sevt_gone") }},
-		{"executed twice", "was executed 2 times", nil, func(r *record) { r.effects = append(r.effects, r.effects[0]) }},
+		{"executed twice", "was executed 2 times", nil,
+			func(r *record) { r.effects = append(r.effects, r.effects[0]) }},
 		{"ran elsewhere", "which no intent names", nil, func(r *record) { r.effects[0].sandbox = "sbx_2" }},
 		{"effect missing", "not in the workspace", nil, func(r *record) { r.effects = nil }},
 		{"failed without a mark", "not in the workspace", func(p []outboard.Payload) []outboard.Payload {
 			p[1].(*outboard.CallFinished).ExitCode = new(1)
 			return p
 		}, func(r *record) { r.effects = nil }},
-		{"unfinished", "has 0 outcomes", func(p []outboard.Payload) []outboard.Payload { return append(p[:1:1], p[2]) }, nil},
+		{"unfinished", "has 0 outcomes", func(p []outboard.Payload) []outboard.Payload { return append(p[:1:1], p[2]) },
+			nil},
 		{"resent", "was started 2 times", func(p []outboard.Payload) []outboard.Payload {
 			return append([]outboard.Payload{p[0]}, p...)
 		}, nil},

@@ -133,7 +133,8 @@ const maxProcess = 1 << 50
 
 // ProcessInput writes to a process's input, and with eof ends it.
 func (c *Client) ProcessInput(ctx context.Context, box string, pid int, data []byte, eof bool) error {
-	resp, err := c.once(ctx, http.MethodPost, boxPath(box, "/processes/"+strconv.Itoa(pid)+"/input"), url.Values{"eof": {strconv.FormatBool(eof)}},
+	resp, err := c.once(ctx, http.MethodPost, boxPath(box, "/processes/"+strconv.Itoa(pid)+"/input"),
+		url.Values{"eof": {strconv.FormatBool(eof)}},
 		bytes.NewReader(data), "application/octet-stream")
 	if err != nil {
 		return err
@@ -143,12 +144,14 @@ func (c *Client) ProcessInput(ctx context.Context, box string, pid int, data []b
 
 // ProcessResize tells a process's terminal its size.
 func (c *Client) ProcessResize(ctx context.Context, box string, pid, cols, rows int) error {
-	return c.call(ctx, http.MethodPost, boxPath(box, "/processes/"+strconv.Itoa(pid)+"/resize"), nil, map[string]int{"cols": cols, "rows": rows}, nil)
+	return c.call(ctx, http.MethodPost, boxPath(box, "/processes/"+strconv.Itoa(pid)+"/resize"), nil,
+		map[string]int{"cols": cols, "rows": rows}, nil)
 }
 
 // ProcessSignal signals a process.
 func (c *Client) ProcessSignal(ctx context.Context, box string, pid, signal int) error {
-	return c.call(ctx, http.MethodPost, boxPath(box, "/processes/"+strconv.Itoa(pid)+"/signal"), nil, map[string]int{"signal": signal}, nil)
+	return c.call(ctx, http.MethodPost, boxPath(box, "/processes/"+strconv.Itoa(pid)+"/signal"), nil,
+		map[string]int{"signal": signal}, nil)
 }
 
 // ReadBoxFile opens a file of a box.
@@ -162,7 +165,8 @@ func (c *Client) ReadBoxFile(ctx context.Context, box, path string) (io.ReadClos
 
 // WriteBoxFile stores a file in a box.
 func (c *Client) WriteBoxFile(ctx context.Context, box, path string, r io.Reader) (f BoxFile, err error) {
-	resp, err := c.once(ctx, http.MethodPut, boxPath(box, "/files/content"), url.Values{"path": {path}}, r, "application/octet-stream")
+	resp, err := c.once(ctx, http.MethodPut, boxPath(box, "/files/content"), url.Values{"path": {path}}, r,
+		"application/octet-stream")
 	if err != nil {
 		return f, err
 	}

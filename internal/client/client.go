@@ -46,8 +46,9 @@ type Config struct {
 	Insecure  bool   // accept http beyond this machine, where the key travels in clear text
 	UserAgent string
 	Transport http.RoundTripper // nil = a new one
-	// Certificate is the one certificate that the server may show, in DER, whatever its name and issuer; nil = one that the system trusts.
-	// It comes from a place that only the server's own user writes. Transport must be nil.
+	// Certificate is the one certificate that the server may show, in DER, whatever its name and issuer; nil =
+	// one that the system trusts. It comes from a place that only the server's own user writes. Transport must
+	// be nil.
 	Certificate []byte
 }
 
@@ -60,7 +61,8 @@ type Client struct {
 	http *http.Client
 }
 
-// TransportError means that the server could not be reached or the connection broke: nothing is known about the request.
+// TransportError means that the server could not be reached or the connection broke: nothing is known about the
+// request.
 type TransportError struct {
 	URL string
 	Err error
@@ -93,25 +95,31 @@ func New(cfg Config) (*Client, error) {
 		tr = t
 	}
 	// No overall timeout: streams last as long as a session. No redirects: the key would travel along.
-	hc := &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	hc := &http.Client{Transport: tr, CheckRedirect: func(*http.Request,
+		[]*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	return &Client{base: u, key: cfg.Key, org: cfg.Org, ua: cfg.UserAgent, http: hc}, nil
 }
 
-// pinned trusts one certificate and no other. The chain is not looked at: the bytes of the certificate are compared instead.
+// pinned trusts one certificate and no other. The chain is not looked at: the bytes of the certificate are
+// compared instead.
 func pinned(certificate []byte) *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, VerifyConnection: func(s tls.ConnectionState) error {
-		if len(s.PeerCertificates) == 0 || !bytes.Equal(s.PeerCertificates[0].Raw, certificate) {
-			return errors.New("the server shows another certificate than the one it was started with")
-		}
-		return nil
-	}}
+	return &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if len(s.PeerCertificates) == 0 || !bytes.Equal(s.PeerCertificates[0].Raw, certificate) {
+				return errors.New("the server shows another certificate than the one it was started with")
+			}
+			return nil
+		}}
 }
 
 // Address reads the address of a server, which is Invalid if it is none.
 func Address(addr string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimSuffix(addr, "/"))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
-		return nil, outboard.Errorf(outboard.Invalid, "%q is not a server address", addr).WithHint("use http://127.0.0.1:7070 or https://host")
+		return nil, outboard.Errorf(outboard.Invalid, "%q is not a server address", addr).
+			WithHint("use http://127.0.0.1:7070 or https://host")
 	}
 	return u, nil
 }
@@ -158,8 +166,8 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 	return nil
 }
 
-// send makes a request and returns a successful response. GET is repeated when the server is away or busy; anything else is
-// sent once, because a lost answer says nothing about its effect.
+// send makes a request and returns a successful response. GET is repeated when the server is away or busy;
+// anything else is sent once, because a lost answer says nothing about its effect.
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
 	wait := firstWait
 	for n := 1; ; n++ {
@@ -178,7 +186,8 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	}
 }
 
-func (c *Client) once(ctx context.Context, method, path string, query url.Values, body io.Reader, contentType string) (*http.Response, error) {
+func (c *Client) once(ctx context.Context, method, path string, query url.Values, body io.Reader,
+	contentType string) (*http.Response, error) {
 	u := *c.base
 	u.Path += path
 	u.RawQuery = query.Encode()

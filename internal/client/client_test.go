@@ -33,12 +33,14 @@ func serve(t *testing.T, h http.HandlerFunc) *Client {
 
 // A client that takes any address would send its key to it.
 func TestNewRefusesOddAddresses(t *testing.T) {
-	for _, u := range []string{"", "localhost:7070", "ftp://x", "http://", "http://user:pw@host", "://", "http://example.org", "http://10.0.0.1:7070"} {
+	for _, u := range []string{"", "localhost:7070", "ftp://x", "http://", "http://user:pw@host", "://",
+		"http://example.org", "http://10.0.0.1:7070"} {
 		if _, err := New(Config{URL: u}); outboard.KindOf(err) != outboard.Invalid {
 			t.Errorf("New(%q): %v", u, err)
 		}
 	}
-	for _, cfg := range []Config{{URL: "https://host/"}, {URL: "http://[::1]:1"}, {URL: "http://localhost:1"}, {URL: "http://10.0.0.1:1", Insecure: true}} {
+	for _, cfg := range []Config{{URL: "https://host/"}, {URL: "http://[::1]:1"}, {URL: "http://localhost:1"},
+		{URL: "http://10.0.0.1:1", Insecure: true}} {
 		if _, err := New(cfg); err != nil {
 			t.Errorf("a good address: %v", err)
 		}
@@ -52,7 +54,8 @@ func TestErrors(t *testing.T) {
 		w.WriteHeader(status)
 		io.WriteString(w, body)
 	})
-	for s, kind := range map[int]outboard.Kind{400: outboard.Invalid, 401: outboard.Unauthenticated, 403: outboard.Denied, 404: outboard.NotFound,
+	for s, kind := range map[int]outboard.Kind{400: outboard.Invalid, 401: outboard.Unauthenticated,
+		403: outboard.Denied, 404: outboard.NotFound,
 		409: outboard.Conflict, 413: outboard.TooLarge, 500: outboard.Internal, 501: outboard.Unimplemented} {
 		status = s
 		body = `{"type":"error","error":{"type":"x_error","message":"it is so","details":{"error_code":"the_code","hint":"do that"}}}`
@@ -135,8 +138,8 @@ func event(n int) string {
 	return fmt.Sprintf(`{"id":"sevt_%d","type":"agent.message","processed_at":%q}`, n, at)
 }
 
-// Whoever watches a session must see every event once and in order, although the connection breaks, the history overlaps the
-// stream, and queued inputs show up early.
+// Whoever watches a session must see every event once and in order, although the connection breaks, the history
+// overlaps the stream, and queued inputs show up early.
 func TestFollowAcrossBrokenConnections(t *testing.T) {
 	const all = 9
 	var streams atomic.Int64
@@ -223,7 +226,8 @@ func TestStreamError(t *testing.T) {
 
 // Whatever a server streams, reading it must end, keep lines whole, and never yield what was not data.
 func FuzzFrames(f *testing.F) {
-	for _, s := range []string{"", ": c\n\n", "data: {}\n\n", "data: a\ndata: b\n\n", "data:x\r\n\r\n", "event: m\ndata: 1\n", "\n\n\n"} {
+	for _, s := range []string{"", ": c\n\n", "data: {}\n\n", "data: a\ndata: b\n\n", "data:x\r\n\r\n",
+		"event: m\ndata: 1\n", "\n\n\n"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -240,7 +244,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// Text that comes while a message is written must reach who asked for it, and nobody else, and must not count as an event.
+// Text that comes while a message is written must reach who asked for it, and nobody else, and must not count as
+// an event.
 func TestFollowLive(t *testing.T) {
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/stream") {
@@ -295,7 +300,8 @@ func TestFollowLines(t *testing.T) {
 	})
 	for _, own := range []bool{true, false} {
 		var got []string
-		opt := FollowOptions{Past: true, Own: own, Live: func(Piece) {}, Line: func(l Line) { got = append(got, l.Call+" "+l.Text) }}
+		opt := FollowOptions{Past: true, Own: own, Live: func(Piece) {},
+			Line: func(l Line) { got = append(got, l.Call+" "+l.Text) }}
 		for ev, err := range c.Follow(t.Context(), "sesn_01x", opt) {
 			if err != nil {
 				t.Fatal(err)

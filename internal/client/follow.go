@@ -19,13 +19,13 @@ import (
 const (
 	// maxLine bounds one line of a stream; the largest event the wire may carry is one line.
 	maxLine = 40 << 20
-	// silence is how long a stream may say nothing, keepalives included, before it counts as dead. Servers send one at least
-	// every 30 s.
+	// silence is how long a stream may say nothing, keepalives included, before it counts as dead. Servers send
+	// one at least every 30 s.
 	silence = 90 * time.Second
 	// patience is how long Follow looks for a server that went away.
 	patience = 30 * time.Second
-	// callOutput is the type of a frame about the output of a running call. It is no event: it has no id and no place in
-	// the log.
+	// callOutput is the type of a frame about the output of a running call. It is no event: it has no id and no
+	// place in the log.
 	callOutput = "outboard.call.output"
 )
 
@@ -34,8 +34,9 @@ type FollowOptions struct {
 	After time.Time // only events processed later
 	Own   bool      // Outboard's own event types as well
 	Past  bool      // history first; false: from now on
-	// Live, when set, is given the text of messages while the model writes them, between the events and on the same goroutine. It is
-	// best effort: the beginning of a message, as much of it as came in time, and then the whole message as an event.
+	// Live, when set, is given the text of messages while the model writes them, between the events and on the
+	// same goroutine. It is best effort: the beginning of a message, as much of it as came in time, and then the
+	// whole message as an event.
 	Live func(Piece)
 	// Line, when set together with Own, is given the newest line of the output of tool calls that run, in the same way.
 	Line func(Line)
@@ -54,9 +55,10 @@ type Piece struct {
 	Text  string
 }
 
-// Follow yields a session's processed events, each once and in order, past and future, until ctx ends or the session is
-// deleted. A lost connection is made again and what was missed is read from the history; after patience without a server it
-// gives up with a TransportError. Events still queued are left out: they come when they are processed.
+// Follow yields a session's processed events, each once and in order, past and future, until ctx ends or the
+// session is deleted. A lost connection is made again and what was missed is read from the history; after
+// patience without a server it gives up with a TransportError. Events still queued are left out: they come when
+// they are processed.
 func (c *Client) Follow(ctx context.Context, id string, opt FollowOptions) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		f := follower{c: c, id: id, opt: opt, last: opt.After, yield: yield}

@@ -118,7 +118,8 @@ func (c *Client) CompareCheckpoints(ctx context.Context, id, from, to string, pa
 	if patch {
 		q.Set("patch", "true")
 	}
-	return cmp, c.call(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/outboard/checkpoints/diff", q, nil, &cmp)
+	return cmp, c.call(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/outboard/checkpoints/diff", q, nil,
+		&cmp)
 }
 
 // Exported is a session as one file; whoever has it closes it.
@@ -126,7 +127,9 @@ type Exported struct {
 	io.ReadCloser        // a file that was not sent whole ends in an error
 	Seq           int64  // position of its last event
 	SignedBy      string // the server's public key, "" = it is not signed
-	LeftBehind    string // the policies and budgets that bound it here and do not go along, such as "policy session:ID, budget session:ID"
+	// the policies and budgets that bound it here and do not go along, such as "policy session:ID, budget
+	// session:ID"
+	LeftBehind string
 }
 
 // Export returns a session up to a position, 0 = now.
@@ -141,20 +144,22 @@ func (c *Client) Export(ctx context.Context, id string, seq int64) (Exported, er
 	}
 	at, err := strconv.ParseInt(resp.Header.Get("Outboard-Seq"), 10, 64)
 	if err != nil {
-		return Exported{}, errors.Join(outboard.Errorf(outboard.Unavailable, "reading an export: the server does not say up to where it goes"), resp.Body.Close())
+		return Exported{}, errors.Join(outboard.Errorf(outboard.Unavailable,
+			"reading an export: the server does not say up to where it goes"), resp.Body.Close())
 	}
 	return Exported{resp.Body, at, resp.Header.Get("Outboard-Signed-By"), resp.Header.Get("Outboard-Left-Behind")}, nil
 }
 
-// Importing says what an imported session is given in place of what its file has ("" = nothing), and whose files are taken.
+// Importing says what an imported session is given in place of what its file has ("" = nothing), and whose files
+// are taken.
 type Importing struct {
 	Title, Environment, Model string
 	Trust                     []string // public keys, besides those that the server trusts
 	Unsigned                  bool     // take a file that nobody whom the server trusts has signed
 }
 
-// Import makes a session from a file that Export gave, and returns the public key that signed it, "" = none that is trusted. The file is
-// streamed, and not sent again.
+// Import makes a session from a file that Export gave, and returns the public key that signed it, "" = none that
+// is trusted. The file is streamed, and not sent again.
 func (c *Client) Import(ctx context.Context, r io.Reader, in Importing) (s Session, signedBy string, err error) {
 	q := url.Values{"trust": in.Trust}
 	if in.Unsigned {

@@ -43,7 +43,8 @@ func (c *Client) PullImage(ctx context.Context, name string) (i Image, err error
 
 // ImportImage makes a name mean the image of an archive. It is streamed, and not repeated.
 func (c *Client) ImportImage(ctx context.Context, name string, r io.Reader) (i Image, err error) {
-	resp, err := c.once(ctx, http.MethodPost, imagesPath+"/import", url.Values{"name": {name}}, io.NopCloser(r), "application/x-tar")
+	resp, err := c.once(ctx, http.MethodPost, imagesPath+"/import", url.Values{"name": {name}}, io.NopCloser(r),
+		"application/x-tar")
 	if err != nil {
 		return i, err
 	}
@@ -57,5 +58,6 @@ func (c *Client) RemoveImage(ctx context.Context, name string) error {
 
 // PruneImages removes layers that no sandbox uses and nobody has begun with for a while.
 func (c *Client) PruneImages(ctx context.Context, unused time.Duration) (p PrunedImages, err error) {
-	return p, c.call(ctx, http.MethodPost, imagesPath+"/prune", nil, map[string]int64{"unused_seconds": int64(unused.Seconds())}, &p)
+	return p, c.call(ctx, http.MethodPost, imagesPath+"/prune", nil,
+		map[string]int64{"unused_seconds": int64(unused.Seconds())}, &p)
 }

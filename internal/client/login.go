@@ -49,7 +49,8 @@ func (c *Client) RenewLogin(ctx context.Context) (out Login, err error) {
 	return out, c.call(ctx, http.MethodPost, "/v1/outboard/login/renew", nil, struct{}{}, &out)
 }
 
-// LoginDevice is a sign-in on another device: the person opens URL there and types User. Code is this client's, and secret.
+// LoginDevice is a sign-in on another device: the person opens URL there and types User. Code is this client's,
+// and secret.
 type LoginDevice struct {
 	Code   string `json:"device_code"`
 	User   string `json:"user_code"`

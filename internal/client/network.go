@@ -73,7 +73,8 @@ func (c *Client) BoxNetworkLog(ctx context.Context, box string, most int) ([]Net
 
 func (c *Client) networkLog(ctx context.Context, path string, most int) ([]NetworkRecord, error) {
 	var out []NetworkRecord
-	for r, err := range pages[NetworkRecord](ctx, c, path, url.Values{"limit": {strconv.Itoa(max(1, min(most, 100)))}}) {
+	for r, err := range pages[NetworkRecord](ctx, c, path,
+		url.Values{"limit": {strconv.Itoa(max(1, min(most, 100)))}}) {
 		if err != nil {
 			return out, err
 		}
@@ -93,8 +94,10 @@ type NetworkDisallowed struct {
 	Rule   bool   `json:"rule"`   // of its environment
 }
 
-// DisallowNetwork ends what AllowNetwork, or an answer, let a session reach; with rule also the rule of its environment.
-func (c *Client) DisallowNetwork(ctx context.Context, session, host string, port int, rule bool) (d NetworkDisallowed, err error) {
+// DisallowNetwork ends what AllowNetwork, or an answer, let a session reach; with rule also the rule of its
+// environment.
+func (c *Client) DisallowNetwork(ctx context.Context, session, host string, port int,
+	rule bool) (d NetworkDisallowed, err error) {
 	q := url.Values{"host": {host}, "port": {strconv.Itoa(port)}, "rule": {strconv.FormatBool(rule)}}
 	return d, c.call(ctx, http.MethodDelete, networkPath(session)+"/allow", q, nil, &d)
 }

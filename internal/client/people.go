@@ -49,7 +49,8 @@ type Key struct {
 	RenewAfter  *time.Time `json:"renew_after"` // of a login that can be renewed, in the answer that makes or renews it
 	RevokedAt   *time.Time `json:"revoked_at"`
 	Secret      string     `json:"secret,omitempty"`
-	Made        []Key      `json:"made,omitempty"` // in the answer that revokes it: the living keys that were made with it, and with those
+	// in the answer that revokes it: the living keys that were made with it, and with those
+	Made []Key `json:"made,omitempty"`
 }
 
 // NewKey asks for a key.
@@ -104,7 +105,8 @@ func (c *Client) Users(ctx context.Context, all bool) iter.Seq2[User, error] {
 
 // AddUser adds a person.
 func (c *Client) AddUser(ctx context.Context, email, name, role string) (u User, err error) {
-	return u, c.call(ctx, http.MethodPost, usersPath, nil, map[string]string{"email": email, "name": name, "role": role}, &u)
+	return u, c.call(ctx, http.MethodPost, usersPath, nil, map[string]string{"email": email, "name": name,
+		"role": role}, &u)
 }
 
 // SetRole gives a person another role.

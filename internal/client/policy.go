@@ -149,7 +149,8 @@ func (c *Client) Policies(ctx context.Context) iter.Seq2[Policy, error] {
 
 // SavePolicy puts a policy in force.
 func (c *Client) SavePolicy(ctx context.Context, level, target, text string) (p Policy, err error) {
-	return p, c.call(ctx, http.MethodPost, "/v1/policies", nil, map[string]string{"level": level, "target_id": target, "text": text}, &p)
+	return p, c.call(ctx, http.MethodPost, "/v1/policies", nil, map[string]string{"level": level, "target_id": target,
+		"text": text}, &p)
 }
 
 // Verdict is what policies say about a call.
@@ -191,7 +192,8 @@ type Reason struct {
 
 // Why explains the decision about a call of a session.
 func (c *Client) Why(ctx context.Context, session, event string) (r Reason, err error) {
-	err = c.call(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(session)+"/outboard/why/"+url.PathEscape(event), nil, nil, &r.Raw)
+	err = c.call(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(session)+"/outboard/why/"+url.PathEscape(event),
+		nil, nil, &r.Raw)
 	if err != nil {
 		return r, err
 	}

@@ -105,5 +105,6 @@ func (c *Client) TemplateBuild(ctx context.Context, ref, build string) (b Templa
 
 // TemplateLog returns lines of a build's log from a number on.
 func (c *Client) TemplateLog(ctx context.Context, ref, build string, from int) (l TemplateLog, err error) {
-	return l, c.call(ctx, http.MethodGet, templatePath(ref, "/builds/"+url.PathEscape(build)+"/log"), url.Values{"from": {strconv.Itoa(from)}}, nil, &l)
+	return l, c.call(ctx, http.MethodGet, templatePath(ref, "/builds/"+url.PathEscape(build)+"/log"),
+		url.Values{"from": {strconv.Itoa(from)}}, nil, &l)
 }

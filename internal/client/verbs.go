@@ -89,7 +89,8 @@ func (c *Client) Sessions(ctx context.Context, archived bool) iter.Seq2[Session,
 }
 
 // SessionsSince is Sessions of one agent ("" = all), made at or after a time.
-func (c *Client) SessionsSince(ctx context.Context, archived bool, agent string, since time.Time) iter.Seq2[Session, error] {
+func (c *Client) SessionsSince(ctx context.Context, archived bool, agent string, since time.Time) iter.Seq2[Session,
+	error] {
 	q := url.Values{"limit": {"100"}, "include[]": {"outboard"}}
 	if archived {
 		q.Set("include_archived", "true")
@@ -105,7 +106,8 @@ func (c *Client) SessionsSince(ctx context.Context, archived bool, agent string,
 
 // Session returns one.
 func (c *Client) Session(ctx context.Context, id string) (s Session, err error) {
-	return s, c.call(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id), url.Values{"include[]": {"outboard"}}, nil, &s)
+	return s, c.call(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id), url.Values{"include[]": {"outboard"}},
+		nil, &s)
 }
 
 // CreateSession makes a session.
@@ -115,7 +117,8 @@ func (c *Client) CreateSession(ctx context.Context, n NewSession) (s Session, er
 
 // UpdateSession changes metadata of a session; what the map does not name stays.
 func (c *Client) UpdateSession(ctx context.Context, id string, metadata map[string]string) error {
-	return c.call(ctx, http.MethodPost, "/v1/sessions/"+url.PathEscape(id), nil, map[string]any{"metadata": metadata}, nil)
+	return c.call(ctx, http.MethodPost, "/v1/sessions/"+url.PathEscape(id), nil, map[string]any{"metadata": metadata},
+		nil)
 }
 
 // ArchiveSession ends a session for good; its log stays.
@@ -131,7 +134,8 @@ func (c *Client) DeleteSession(ctx context.Context, id string) error {
 // Send appends client events.
 func (c *Client) Send(ctx context.Context, id string, events ...any) ([]Event, error) {
 	var p page[Event]
-	err := c.call(ctx, http.MethodPost, "/v1/sessions/"+url.PathEscape(id)+"/events", nil, map[string]any{"events": events}, &p)
+	err := c.call(ctx, http.MethodPost, "/v1/sessions/"+url.PathEscape(id)+"/events", nil,
+		map[string]any{"events": events}, &p)
 	return p.Data, err
 }
 
@@ -179,7 +183,8 @@ func (c *Client) DeleteFile(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, "/v1/files/"+url.PathEscape(id), nil, nil, nil)
 }
 
-// Workspace returns the session's newest saved workspace as a tar; the caller closes it. NotFound while nothing was saved.
+// Workspace returns the session's newest saved workspace as a tar; the caller closes it. NotFound while nothing
+// was saved.
 func (c *Client) Workspace(ctx context.Context, id string) (io.ReadCloser, error) {
 	resp, err := c.send(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/outboard/workspace", nil, nil)
 	if err != nil {
@@ -188,7 +193,8 @@ func (c *Client) Workspace(ctx context.Context, id string) (io.ReadCloser, error
 	return resp.Body, nil
 }
 
-// SentWorkspace returns what the session's workspace began as, as a tar; the caller closes it. NotFound when nothing was sent.
+// SentWorkspace returns what the session's workspace began as, as a tar; the caller closes it. NotFound when
+// nothing was sent.
 func (c *Client) SentWorkspace(ctx context.Context, id string) (io.ReadCloser, error) {
 	resp, err := c.send(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(id)+"/outboard/workspace/sent", nil, nil)
 	if err != nil || resp.Header.Get("Content-Type") != "application/gzip" {

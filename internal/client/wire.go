@@ -182,7 +182,8 @@ func (e *Event) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &plain); err != nil {
 		return err
 	}
-	*e = Event{ID: plain.ID, Type: plain.Type, Seq: plain.Seq, ReceivedAt: plain.ReceivedAt, Raw: append(json.RawMessage(nil), b...)}
+	*e = Event{ID: plain.ID, Type: plain.Type, Seq: plain.Seq, ReceivedAt: plain.ReceivedAt,
+		Raw: append(json.RawMessage(nil), b...)}
 	if plain.ProcessedAt != nil {
 		e.ProcessedAt = *plain.ProcessedAt
 	}
@@ -202,7 +203,8 @@ func Interrupt() any { return map[string]any{"type": "user.interrupt"} }
 
 // CustomResult is the client event that gives the result of a call of a tool that only clients have.
 func CustomResult(call, text string) any {
-	return map[string]any{"type": "user.custom_tool_result", "custom_tool_use_id": call, "content": []Content{{Type: "text", Text: text}}}
+	return map[string]any{"type": "user.custom_tool_result", "custom_tool_use_id": call,
+		"content": []Content{{Type: "text", Text: text}}}
 }
 
 // Confirmation is the client event that answers an ask.

@@ -15,7 +15,8 @@ func (c *Config) check() error {
 		return outboard.Errorf(outboard.Invalid, "configuring idle: %v is negative", c.Idle)
 	}
 	if c.LogLevel != "" && !slices.Contains(levels, c.LogLevel) {
-		return outboard.Errorf(outboard.Invalid, "configuring the log: level %q is not debug, info, warn or error", c.LogLevel)
+		return outboard.Errorf(outboard.Invalid, "configuring the log: level %q is not debug, info, warn or error",
+			c.LogLevel)
 	}
 	if err := CheckHosts(c.Hosts); err != nil {
 		return err
@@ -30,16 +31,19 @@ func (c *Config) check() error {
 
 func (s Sandbox) check() error {
 	if n := s.Places(); n < 0 || n > maxAhead {
-		return outboard.Errorf(outboard.Invalid, "configuring sandboxes: ahead is %d; it must be from 0 to %d", n, maxAhead)
+		return outboard.Errorf(outboard.Invalid, "configuring sandboxes: ahead is %d; it must be from 0 to %d", n,
+			maxAhead)
 	}
 	if n := s.Guests(); n < 0 || n > maxAhead {
-		return outboard.Errorf(outboard.Invalid, "configuring sandboxes: warm is %d; it must be from 0 to %d", n, maxAhead)
+		return outboard.Errorf(outboard.Invalid, "configuring sandboxes: warm is %d; it must be from 0 to %d", n,
+			maxAhead)
 	}
 	if l := s.Lifecycle(); l.StopAfterSec > 0 && l.DropAfterSec > 0 && l.DropAfterSec < l.StopAfterSec {
 		return outboard.Errorf(outboard.Invalid, "configuring sandboxes: drop_after is before stop_after")
 	}
 	if d := s.Rests(); d < minRestEvery || d > time.Hour {
-		return outboard.Errorf(outboard.Invalid, "configuring sandboxes: rest_every is %v; it must be from %v to 1h", d, minRestEvery)
+		return outboard.Errorf(outboard.Invalid, "configuring sandboxes: rest_every is %v; it must be from %v to 1h", d,
+			minRestEvery)
 	}
 	if s.MaxPerEnvironment < 0 || s.MaxPerOwner < 0 || s.DiskReserveBytes != nil && *s.DiskReserveBytes < 0 {
 		return outboard.Errorf(outboard.Invalid, "configuring sandboxes: a limit is negative")
@@ -57,20 +61,25 @@ func (l Limits) check() error {
 			"configuring limits: checkpoint_bytes is %d; it must be a number of bytes, or 0 for no bound", l.CheckpointBytes)
 	}
 	if p := l.OrganizationPercent; p < 0 || p > 100 {
-		return outboard.Errorf(outboard.Invalid, "configuring limits: organization_percent is %d; it must be from 1 to 100, or 0 for the default", p)
+		return outboard.Errorf(outboard.Invalid, "configuring limits: organization_percent is %d; it must be from 1 "+
+			"to 100, or 0 for the default", p)
 	}
 	if l.Streams < 0 || l.Files < 0 || l.FileBytes < 0 {
 		return outboard.Errorf(outboard.Invalid,
-			"configuring limits: streams is %d, files %d and file_bytes %d; each must be at least 1, or 0 for the default", l.Streams, l.Files, l.FileBytes)
+			"configuring limits: streams is %d, files %d and file_bytes %d; each must be at least 1, or 0 for the "+
+				"default", l.Streams, l.Files, l.FileBytes)
 	}
 	if l.Slots < 0 || l.Slots > maxSlots {
-		return outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", l.Slots, maxSlots)
+		return outboard.Errorf(outboard.Invalid, "configuring limits: slots is %d; it must be from 0 to %d", l.Slots,
+			maxSlots)
 	}
 	if p := l.ModelPatience; p < 0 || p > maxPatience {
-		return outboard.Errorf(outboard.Invalid, "configuring limits: model_patience is %v; it must be from 0s to %v", p, maxPatience)
+		return outboard.Errorf(outboard.Invalid, "configuring limits: model_patience is %v; it must be from 0s to %v",
+			p, maxPatience)
 	}
 	if n := l.ModelCalls; n < 0 || n > maxModelCalls {
-		return outboard.Errorf(outboard.Invalid, "configuring limits: model_calls is %d; it must be from 0 to %d", n, maxModelCalls)
+		return outboard.Errorf(outboard.Invalid, "configuring limits: model_calls is %d; it must be from 0 to %d", n,
+			maxModelCalls)
 	}
 	return nil
 }
@@ -78,14 +87,17 @@ func (l Limits) check() error {
 func (e Egress) check() error {
 	for _, n := range e.PrivateNetworks {
 		if _, err := netip.ParsePrefix(n); err != nil {
-			return outboard.Errorf(outboard.Invalid, "configuring egress.private_networks: %q is not a network such as 10.0.0.0/8", n)
+			return outboard.Errorf(outboard.Invalid, "configuring egress.private_networks: %q is not a network such "+
+				"as 10.0.0.0/8", n)
 		}
 	}
 	if d := e.IdleTimeout; d != 0 && (d < minIdle || d > maxIdle) {
-		return outboard.Errorf(outboard.Invalid, "configuring egress.idle_timeout: it must be from %v to %v, not %v", minIdle, maxIdle, d)
+		return outboard.Errorf(outboard.Invalid, "configuring egress.idle_timeout: it must be from %v to %v, not %v",
+			minIdle, maxIdle, d)
 	}
 	if d := e.MaxLifetime; d != 0 && (d < minLife || d > maxLife) {
-		return outboard.Errorf(outboard.Invalid, "configuring egress.max_lifetime: it must be from %v to %v, not %v", minLife, maxLife, d)
+		return outboard.Errorf(outboard.Invalid, "configuring egress.max_lifetime: it must be from %v to %v, not %v",
+			minLife, maxLife, d)
 	}
 	return e.Boxes.check()
 }

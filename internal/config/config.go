@@ -52,12 +52,13 @@ type Config struct {
 	E2B       string `yaml:"e2b,omitempty"`        // address of the E2B API, or off; OUTBOARD_E2B
 	E2BDomain string `yaml:"e2b_domain,omitempty"` // what host names of its sandboxes end in; OUTBOARD_E2B_DOMAIN
 	// E2BPublicPorts lets everybody visit the ports of sandboxes whose makers said nothing about it, as E2B does.
-	E2BPublicPorts bool     `yaml:"e2b_public_ports,omitempty"`
-	SSH            string   `yaml:"ssh,omitempty"`   // address of the SSH server, "" or off = none; OUTBOARD_SSH
-	Data           string   `yaml:"data,omitempty"`  // data directory; OUTBOARD_DATA
-	DB             string   `yaml:"db,omitempty"`    // postgres://..., "" = SQLite in the data directory; OUTBOARD_DB
-	Blob           string   `yaml:"blob,omitempty"`  // s3://BUCKET/PREFIX, "" = a directory in the data directory; OUTBOARD_BLOB
-	Hosts          []string `yaml:"hosts,omitempty"` // names the server may be called by, besides its addresses
+	E2BPublicPorts bool   `yaml:"e2b_public_ports,omitempty"`
+	SSH            string `yaml:"ssh,omitempty"`  // address of the SSH server, "" or off = none; OUTBOARD_SSH
+	Data           string `yaml:"data,omitempty"` // data directory; OUTBOARD_DATA
+	DB             string `yaml:"db,omitempty"`   // postgres://..., "" = SQLite in the data directory; OUTBOARD_DB
+	// s3://BUCKET/PREFIX, "" = a directory in the data directory; OUTBOARD_BLOB
+	Blob  string   `yaml:"blob,omitempty"`
+	Hosts []string `yaml:"hosts,omitempty"` // names the server may be called by, besides its addresses
 	// Idle is how long a background server waits for work before it ends; 0 = the command's default. OUTBOARD_IDLE.
 	Idle     time.Duration `yaml:"idle,omitempty"`
 	LogLevel string        `yaml:"log_level,omitempty"` // debug, info, warn, error; OUTBOARD_LOG
@@ -82,11 +83,14 @@ func (e Exports) IsZero() bool { return len(e.Trusted) == 0 }
 
 // Egress says what the gateway of the sandboxes may reach at all, before any environment's rules.
 type Egress struct {
-	PrivateNetworks []string      `yaml:"private_networks,omitempty"` // CIDRs that count as reachable though they are not public
-	CAFiles         []string      `yaml:"ca_files,omitempty"`         // PEM; trusted as servers' besides the system's
-	IdleTimeout     time.Duration `yaml:"idle_timeout,omitempty"`     // a request that carries no byte for so long is ended; 0 = the gateway's own
-	MaxLifetime     time.Duration `yaml:"max_lifetime,omitempty"`     // a connection of a sandbox is closed then; 0 = the gateway's own
-	Boxes           Boxes         `yaml:"boxes,omitempty"`
+	// CIDRs that count as reachable though they are not public
+	PrivateNetworks []string `yaml:"private_networks,omitempty"`
+	CAFiles         []string `yaml:"ca_files,omitempty"` // PEM; trusted as servers' besides the system's
+	// a request that carries no byte for so long is ended; 0 = the gateway's own
+	IdleTimeout time.Duration `yaml:"idle_timeout,omitempty"`
+	// a connection of a sandbox is closed then; 0 = the gateway's own
+	MaxLifetime time.Duration `yaml:"max_lifetime,omitempty"`
+	Boxes       Boxes         `yaml:"boxes,omitempty"`
 }
 
 // Boxes is the most that a box may reach, whatever it asks for. The zero value lets boxes reach nothing.
@@ -123,22 +127,27 @@ func (b Boxes) IsZero() bool { return reflect.ValueOf(b).IsZero() }
 func (b Boxes) Bound() outboard.Networking {
 	var rules []outboard.NetRule
 	for _, r := range b.Rules {
-		rules = append(rules, outboard.NetRule{Host: r.Host, Port: r.Port, Methods: r.Methods, Path: r.Path, Deny: r.Deny, WebSocket: r.WebSocket})
+		rules = append(rules, outboard.NetRule{Host: r.Host, Port: r.Port, Methods: r.Methods, Path: r.Path,
+			Deny: r.Deny, WebSocket: r.WebSocket})
 	}
-	return outboard.Networking{Mode: cmp.Or(b.Networking, "limited"), AllowedHosts: b.AllowedHosts, AllowPackageManagers: b.AllowPackageManagers, Rules: rules,
+	return outboard.Networking{Mode: cmp.Or(b.Networking, "limited"), AllowedHosts: b.AllowedHosts,
+		AllowPackageManagers: b.AllowPackageManagers, Rules: rules,
 		Budget: outboard.NetBudget{Requests: b.Budget.Requests, Bytes: b.Budget.Bytes, Hosts: b.Budget.Hosts}}
 }
 
 func (b Boxes) check() error {
 	if b.Networking != "" && !slices.Contains([]string{"none", "limited", "unrestricted"}, b.Networking) {
-		return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: networking must be none, limited or unrestricted, not %q", b.Networking)
+		return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: networking must be none, limited or "+
+			"unrestricted, not %q", b.Networking)
 	}
 	if b.Bound().Mode != "limited" && (len(b.AllowedHosts) > 0 || b.AllowPackageManagers) {
-		return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: allowed_hosts and allow_package_managers belong to networking limited")
+		return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: allowed_hosts and "+
+			"allow_package_managers belong to networking limited")
 	}
 	for _, h := range b.AllowedHosts {
 		if err := netrule.Check(outboard.NetRule{Host: h}); err != nil || h == "*" {
-			return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: allowed_hosts: %q must be a lower-case name, *.name, an IP address or a network; for every host there is networking unrestricted", h)
+			return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: allowed_hosts: %q must be a "+
+				"lower-case name, *.name, an IP address or a network; for every host there is networking unrestricted", h)
 		}
 	}
 	for i, r := range b.Bound().Rules {
@@ -148,7 +157,8 @@ func (b Boxes) check() error {
 	}
 	for _, p := range b.Proxies {
 		if _, _, err := netrule.Proxy(p); err != nil {
-			return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: proxies: %q must be host:port: %w", p, err)
+			return outboard.Errorf(outboard.Invalid, "configuring egress.boxes: proxies: %q must be host:port: %w", p,
+				err)
 		}
 	}
 	if u := b.Budget; u.Requests < 0 || u.Bytes < 0 || u.Hosts < 0 {
@@ -159,7 +169,8 @@ func (b Boxes) check() error {
 
 // IsZero reports whether nothing is set.
 func (e Egress) IsZero() bool {
-	return len(e.PrivateNetworks) == 0 && len(e.CAFiles) == 0 && e.IdleTimeout == 0 && e.MaxLifetime == 0 && e.Boxes.IsZero()
+	return len(e.PrivateNetworks) == 0 && len(e.CAFiles) == 0 && e.IdleTimeout == 0 && e.MaxLifetime == 0 &&
+		e.Boxes.IsZero()
 }
 
 // minIdle and maxIdle bound egress.idle_timeout: below the first, ordinary servers are cut off.
@@ -170,10 +181,11 @@ const minLife, maxLife = 10 * time.Minute, 30 * 24 * time.Hour
 
 // Images says how images are pulled. Which addresses registries may have, and whom to trust there, egress says.
 type Images struct {
-	Registries []Registry        `yaml:"registries,omitempty"`
-	Mirrors    map[string]string `yaml:"mirrors,omitempty"` // URLs that packages are installed from instead: debootstrap, go, npm, pip
-	// Directories are directories and archives of this machine that environments of every organization may begin with, and what lies
-	// below them. Without it only who runs the server may name any.
+	Registries []Registry `yaml:"registries,omitempty"`
+	// URLs that packages are installed from instead: debootstrap, go, npm, pip
+	Mirrors map[string]string `yaml:"mirrors,omitempty"`
+	// Directories are directories and archives of this machine that environments of every organization may begin
+	// with, and what lies below them. Without it only who runs the server may name any.
 	Directories []string `yaml:"directories,omitempty"`
 }
 
@@ -194,13 +206,15 @@ func (i Images) IsZero() bool {
 func (i Images) check() error {
 	for n, d := range i.Directories {
 		if !filepath.IsAbs(d) || filepath.Clean(d) != d || d == "/" {
-			return outboard.Errorf(outboard.Invalid, "configuring images.directories[%d]: %q must be an absolute path without dots, and not /", n, d)
+			return outboard.Errorf(outboard.Invalid, "configuring images.directories[%d]: %q must be an absolute "+
+				"path without dots, and not /", n, d)
 		}
 	}
 	for name, address := range i.Mirrors {
 		u, err := url.Parse(address)
 		if !slices.Contains([]string{"debootstrap", "go", "npm", "pip"}, name) || err != nil || u.Host == "" {
-			return outboard.Errorf(outboard.Invalid, "configuring images.mirrors: %q must be debootstrap, go, npm or pip, and have a URL", name)
+			return outboard.Errorf(outboard.Invalid, "configuring images.mirrors: %q must be debootstrap, go, npm "+
+				"or pip, and have a URL", name)
 		}
 	}
 	for n, r := range i.Registries {
@@ -211,14 +225,15 @@ func (i Images) check() error {
 			}
 		}
 		if r.Host == "" || set != 1 {
-			return outboard.Errorf(outboard.Invalid, "configuring images.registries[%d]: it needs a host and one of password_env, password_file and credential", n)
+			return outboard.Errorf(outboard.Invalid, "configuring images.registries[%d]: it needs a host and one of "+
+				"password_env, password_file and credential", n)
 		}
 	}
 	return nil
 }
 
-// Vault says what the vault's data key is wrapped with. The zero value is a key in the data directory, made at first use. The
-// previous ones only open: they are for rotating from one to another.
+// Vault says what the vault's data key is wrapped with. The zero value is a key in the data directory, made at
+// first use. The previous ones only open: they are for rotating from one to another.
 type Vault struct {
 	KeyFile               string   `yaml:"key_file,omitempty"`
 	PassphraseEnv         string   `yaml:"passphrase_env,omitempty"`
@@ -260,28 +275,34 @@ func (a AWSKMS) IsZero() bool { return a == AWSKMS{} }
 
 func (v Vault) check() error {
 	set := 0
-	for _, on := range []bool{v.KeyFile != "", v.PassphraseEnv != "", len(v.Command) > 0, !v.Transit.IsZero(), !v.AWSKMS.IsZero()} {
+	for _, on := range []bool{v.KeyFile != "", v.PassphraseEnv != "", len(v.Command) > 0, !v.Transit.IsZero(),
+		!v.AWSKMS.IsZero()} {
 		if on {
 			set++
 		}
 	}
 	if set > 1 {
-		return outboard.Errorf(outboard.Invalid, "configuring the vault: key_file, passphrase_env, command, transit and aws_kms exclude each other").
-			WithHint("to move from one to another, name the old one as previous_key_file, previous_passphrase_env and so on")
+		return outboard.Errorf(outboard.Invalid, "configuring the vault: key_file, passphrase_env, command, transit "+
+			"and aws_kms exclude each other").
+			WithHint("to move from one to another, name the old one as previous_key_file, previous_passphrase_env " +
+				"and so on")
 	}
 	for _, c := range [][]string{v.Command, v.PreviousCommand} {
 		if len(c) > 0 && !filepath.IsAbs(c[0]) {
-			return outboard.Errorf(outboard.Invalid, "configuring vault.command: the program %q must be an absolute path", c[0])
+			return outboard.Errorf(outboard.Invalid, "configuring vault.command: the program %q must be an absolute "+
+				"path", c[0])
 		}
 	}
 	for _, t := range []Transit{v.Transit, v.PreviousTransit} {
 		if !t.IsZero() && (t.Key == "" || t.TokenFile == "" || !secureURL(t.URL)) {
-			return outboard.Errorf(outboard.Invalid, "configuring vault.transit: it needs a key, a token_file, and a url with https (or http on this machine)")
+			return outboard.Errorf(outboard.Invalid, "configuring vault.transit: it needs a key, a token_file, and "+
+				"a url with https (or http on this machine)")
 		}
 	}
 	for _, a := range []AWSKMS{v.AWSKMS, v.PreviousAWSKMS} {
 		if !a.IsZero() && (a.Key == "" || a.Region == "" || a.URL != "" && !secureURL(a.URL)) {
-			return outboard.Errorf(outboard.Invalid, "configuring vault.aws_kms: it needs a key and a region; a url must have https (or http on this machine)")
+			return outboard.Errorf(outboard.Invalid, "configuring vault.aws_kms: it needs a key and a region; a url "+
+				"must have https (or http on this machine)")
 		}
 	}
 	return nil
@@ -331,14 +352,16 @@ type Limits struct {
 	CheckpointBytes int64 `yaml:"checkpoint_bytes,omitempty"`
 	// OrganizationPercent is how much of a bound of the whole installation one organization may have; 0 = 25.
 	OrganizationPercent int `yaml:"organization_percent,omitempty"`
-	// Streams, Files and FileBytes are what organizations share besides; 0 = outboard.MaxStreams, outboard.MaxFiles, and
-	// the size of the disk that files are kept on.
-	Streams       int           `yaml:"streams,omitempty"`
-	Files         int64         `yaml:"files,omitempty"`
-	FileBytes     int64         `yaml:"file_bytes,omitempty"`
-	Slots         int           `yaml:"slots,omitempty"`          // sessions run at a time, 0 = the runner's default; OUTBOARD_SLOTS
-	ModelPatience time.Duration `yaml:"model_patience,omitempty"` // how long a model that is away is tried again; 0 = the harness's default
-	ModelCalls    int           `yaml:"model_calls,omitempty"`    // of one turn; 0 = outboard.MaxModelCalls
+	// Streams, Files and FileBytes are what organizations share besides; 0 = outboard.MaxStreams,
+	// outboard.MaxFiles, and the size of the disk that files are kept on.
+	Streams   int   `yaml:"streams,omitempty"`
+	Files     int64 `yaml:"files,omitempty"`
+	FileBytes int64 `yaml:"file_bytes,omitempty"`
+	// sessions run at a time, 0 = the runner's default; OUTBOARD_SLOTS
+	Slots int `yaml:"slots,omitempty"`
+	// how long a model that is away is tried again; 0 = the harness's default
+	ModelPatience time.Duration `yaml:"model_patience,omitempty"`
+	ModelCalls    int           `yaml:"model_calls,omitempty"` // of one turn; 0 = outboard.MaxModelCalls
 }
 
 // Sandbox is how sandboxes are made.
@@ -347,8 +370,9 @@ type Sandbox struct {
 	Ahead *int `yaml:"ahead,omitempty"`
 	// Warm is how many sandboxes are started before they are needed, for each kind; nil = 1.
 	Warm *int `yaml:"warm,omitempty"`
-	// StopAfter, DropAfter and MaxAge are how long a session may rest before its sandbox is stopped, and dropped, and how old one may
-	// get; nil = 30m, 24h and no limit, 0 = never. An environment may say otherwise.
+	// StopAfter, DropAfter and MaxAge are how long a session may rest before its sandbox is stopped, and
+	// dropped, and how old one may get; nil = 30m, 24h and no limit, 0 = never. An environment may say
+	// otherwise.
 	StopAfter *time.Duration `yaml:"stop_after,omitempty"`
 	DropAfter *time.Duration `yaml:"drop_after,omitempty"`
 	MaxAge    *time.Duration `yaml:"max_age,omitempty"`
@@ -357,7 +381,8 @@ type Sandbox struct {
 	// MaxPerEnvironment and MaxPerOwner bound the sandboxes that are alive; 0 = no bound.
 	MaxPerEnvironment int `yaml:"max_sandboxes_per_environment,omitempty"`
 	MaxPerOwner       int `yaml:"max_sandboxes_per_owner,omitempty"`
-	// DiskReserveBytes is what sandboxes leave of the server's disk; nil = 1 GiB or a fiftieth of the disk, if that is less, 0 = nothing.
+	// DiskReserveBytes is what sandboxes leave of the server's disk; nil = 1 GiB or a fiftieth of the disk, if
+	// that is less, 0 = nothing.
 	DiskReserveBytes *int64 `yaml:"disk_reserve_bytes,omitempty"`
 	// What the isolations of these names use; what is not set is looked for.
 	Container Runtime `yaml:"container,omitempty"`
@@ -387,8 +412,9 @@ func (s Sandbox) Lifecycle() outboard.Lifecycle {
 		}
 		return int64(otherwise.Seconds())
 	}
-	return outboard.Lifecycle{StopAfterSec: seconds(s.StopAfter, 30*time.Minute), DropAfterSec: seconds(s.DropAfter, 24*time.Hour),
-		MaxAgeSec: seconds(s.MaxAge, 0), MaxSandboxes: s.MaxPerEnvironment}
+	return outboard.Lifecycle{StopAfterSec: seconds(s.StopAfter, 30*time.Minute),
+		DropAfterSec: seconds(s.DropAfter, 24*time.Hour),
+		MaxAgeSec:    seconds(s.MaxAge, 0), MaxSandboxes: s.MaxPerEnvironment}
 }
 
 // minRestEvery bounds sandbox.rest_every: each look lists all sandboxes of the host.
@@ -416,7 +442,8 @@ type Engine struct {
 // IsZero reports whether nothing is set.
 func (r Runtime) IsZero() bool { return r.Program == "" && len(r.Flags) == 0 }
 
-// maxAhead bounds sandbox.ahead and sandbox.warm: each place costs about half a MiB of kernel memory, one with a guest some 3 MiB.
+// maxAhead bounds sandbox.ahead and sandbox.warm: each place costs about half a MiB of kernel memory, one with a
+// guest some 3 MiB.
 const maxAhead = 64
 
 // Places is Ahead with its default.
@@ -457,8 +484,9 @@ var example string
 // Example returns a commented configuration to start from.
 func Example() string { return example }
 
-// Load reads the file at path, or none if path is "", and then the environment. A file that does not exist is NotFound; any
-// other mistake is Invalid and names the file and the line. Relative paths in the file are relative to its directory.
+// Load reads the file at path, or none if path is "", and then the environment. A file that does not exist is
+// NotFound; any other mistake is Invalid and names the file and the line. Relative paths in the file are
+// relative to its directory.
 func Load(path string, env func(string) string) (*Config, error) {
 	var c Config
 	if path != "" {
@@ -490,11 +518,13 @@ var levels = []string{"debug", "info", "warn", "error"}
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, outboard.Errorf(outboard.NotFound, "reading the configuration: %w", err).WithHint("outboard config init writes one")
+		return nil, outboard.Errorf(outboard.NotFound, "reading the configuration: %w", err).
+			WithHint("outboard config init writes one")
 	}
 	if err != nil {
 		return nil, outboard.Errorf(outboard.Invalid, "reading the configuration: %w", err).
-			WithHint("name a configuration this user can read with --config, or a data directory with --data or OUTBOARD_DATA")
+			WithHint("name a configuration this user can read with --config, or a data directory with --data or " +
+				"OUTBOARD_DATA")
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
@@ -502,7 +532,8 @@ func readFile(path string) ([]byte, error) {
 		return nil, outboard.Errorf(outboard.Invalid, "reading the configuration: %w", err)
 	}
 	if len(text) > maxFile {
-		return nil, outboard.Errorf(outboard.TooLarge, "reading the configuration %s: it is larger than %d bytes", path, maxFile)
+		return nil, outboard.Errorf(outboard.TooLarge, "reading the configuration %s: it is larger than %d bytes", path,
+			maxFile)
 	}
 	return text, nil
 }
@@ -528,7 +559,8 @@ func decode(text []byte, c *Config) error {
 
 // resolve makes the file's relative paths absolute.
 func (c *Config) resolve(dir string) {
-	for _, p := range []*string{&c.Data, &c.LLM.Scripts.Dir, &c.Vault.KeyFile, &c.Vault.PreviousKeyFile, &c.Vault.Transit.TokenFile,
+	for _, p := range []*string{&c.Data, &c.LLM.Scripts.Dir, &c.Vault.KeyFile, &c.Vault.PreviousKeyFile,
+		&c.Vault.Transit.TokenFile,
 		&c.Vault.Transit.CAFile, &c.Vault.PreviousTransit.TokenFile, &c.Vault.PreviousTransit.CAFile, &c.Policy.File,
 		&c.Login.ClientSecretFile, &c.Login.CAFile,
 		&c.Policy.Webhook.SecretFile} {
@@ -550,7 +582,8 @@ func (c *Config) resolve(dir string) {
 
 // override takes in the environment.
 func (c *Config) override(env func(string) string) error {
-	for name, value := range map[string]*string{"OUTBOARD_LISTEN": &c.Listen, "OUTBOARD_E2B": &c.E2B, "OUTBOARD_E2B_DOMAIN": &c.E2BDomain, "OUTBOARD_SSH": &c.SSH, "OUTBOARD_DATA": &c.Data, "OUTBOARD_DB": &c.DB, "OUTBOARD_BLOB": &c.Blob,
+	for name, value := range map[string]*string{"OUTBOARD_LISTEN": &c.Listen, "OUTBOARD_E2B": &c.E2B,
+		"OUTBOARD_E2B_DOMAIN": &c.E2BDomain, "OUTBOARD_SSH": &c.SSH, "OUTBOARD_DATA": &c.Data, "OUTBOARD_DB": &c.DB, "OUTBOARD_BLOB": &c.Blob,
 		"OUTBOARD_LOG": &c.LogLevel} {
 		if v := env(name); v != "" {
 			*value = v

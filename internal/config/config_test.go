@@ -62,22 +62,28 @@ func TestLoad(t *testing.T) {
 	if err != nil {
 		t.Fatalf("loading: %v", err)
 	}
-	want := Config{Listen: "127.0.0.1:1", DB: "postgres://u:hunter2@db/x?password=hunter2&sslmode=off", LogLevel: "warn",
-		Hosts: []string{"a.test", "B-1_x.test", "10.0.0.7", "*"}, Limits: Limits{Slots: 5}, LLM: llm.Config{IdleTimeout: 90 * time.Second, MaxResponse: 1000,
-			Providers: []llm.Provider{{Name: "gw", Type: llm.TypeChat, BaseURL: "http://gw.test/v1", APIKey: llm.Key{Secret: llm.NewSecret("sk-hunter2")},
+	want := Config{Listen: "127.0.0.1:1", DB: "postgres://u:hunter2@db/x?password=hunter2&sslmode=off",
+		LogLevel: "warn",
+		Hosts: []string{"a.test", "B-1_x.test", "10.0.0.7",
+			"*"}, Limits: Limits{Slots: 5}, LLM: llm.Config{IdleTimeout: 90 * time.Second, MaxResponse: 1000,
+			Providers: []llm.Provider{{Name: "gw", Type: llm.TypeChat, BaseURL: "http://gw.test/v1",
+				APIKey:  llm.Key{Secret: llm.NewSecret("sk-hunter2")},
 				Headers: map[string]llm.Secret{"X-Key": llm.NewSecret("sk-hunter2")},
 				Models:  []llm.ModelInfo{{Name: "one", Context: 10, Output: 5, Thinking: llm.ThinkingOff}}}},
 			Aliases: map[string]string{"default": "gw/one"},
-			Scripts: llm.Scripts{Dir: filepath.Join(filepath.Dir(path), "my"), Context: 2000, Inline: map[string]string{"x": "- do: [{say: a}]"}}}}
+			Scripts: llm.Scripts{Dir: filepath.Join(filepath.Dir(path), "my"), Context: 2000,
+				Inline: map[string]string{"x": "- do: [{say: a}]"}}}}
 	if !reflect.DeepEqual(*c, want) {
 		t.Errorf("got %#v\nwant %#v", *c, want)
 	}
-	c, err = Load(path, env("OUTBOARD_LISTEN", ":2", "OUTBOARD_DB", "postgres://other", "OUTBOARD_LOG", "debug", "OUTBOARD_SLOTS", "7",
+	c, err = Load(path, env("OUTBOARD_LISTEN", ":2", "OUTBOARD_DB", "postgres://other", "OUTBOARD_LOG", "debug",
+		"OUTBOARD_SLOTS", "7",
 		"OUTBOARD_DATA", "/d", "ANTHROPIC_API_KEY", "k"))
 	if err != nil {
 		t.Fatalf("loading with an environment: %v", err)
 	}
-	if c.Listen != ":2" || c.DB != "postgres://other" || c.LogLevel != "debug" || c.Limits.Slots != 7 || c.Data != "/d" || len(c.LLM.Providers) != 2 {
+	if c.Listen != ":2" || c.DB != "postgres://other" || c.LogLevel != "debug" || c.Limits.Slots != 7 ||
+		c.Data != "/d" || len(c.LLM.Providers) != 2 {
 		t.Errorf("the environment does not override the file: %+v", c)
 	}
 	if c, err := Load("", none); err != nil || !reflect.DeepEqual(*c, Config{}) {
@@ -90,7 +96,8 @@ func TestLoadErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"lisen: x", `line 1: the configuration has no key "lisen"; it has blob, data, db, e2b, e2b_domain, e2b_public_ports, egress, exports, hosts, idle, images, limits, listen, llm, log_level`},
 		{"listen: a\nllm:\n  provider: []", `line 3: llm has no key "provider"; it has aliases, idle_timeout`},
-		{"llm:\n  providers:\n    - name: a\n      apikey: sk-hunter2", `line 4: llm.providers[0] has no key "apikey"; it has api_key, api_key_env`},
+		{"llm:\n  providers:\n    - name: a\n      apikey: sk-hunter2",
+			`line 4: llm.providers[0] has no key "apikey"; it has api_key, api_key_env`},
 		{"llm: {providers: [{models: [{name: a, size: 3}]}]}", `llm.providers[0].models[0] has no key "size"`},
 		{"listen: a\nlisten: b", `line 2: key "listen" is given twice`},
 		{"limits: {slots: sk-hunter2}", "line 1: limits.slots needs a whole number"},
@@ -198,7 +205,8 @@ func TestExamples(t *testing.T) {
 			t.Errorf("%v\nin\n%s", err, ex)
 		}
 	}
-	if !strings.Contains(uncommented, "\nlisten:") || !strings.Contains(uncommented, "\n  providers:\n    - name: anthropic") {
+	if !strings.Contains(uncommented, "\nlisten:") || !strings.Contains(uncommented,
+		"\n  providers:\n    - name: anthropic") {
 		t.Errorf("the example was not uncommented:\n%s", uncommented)
 	}
 	for f := range reflect.TypeFor[Config]().Fields() {

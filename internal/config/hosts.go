@@ -7,11 +7,13 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// CheckHosts refuses what is no name that a request can arrive under: a server that is to be called by it would refuse everybody who does.
+// CheckHosts refuses what is no name that a request can arrive under: a server that is to be called by it would
+// refuse everybody who does.
 func CheckHosts(names []string) error {
 	for _, n := range names {
 		if _, err := netip.ParseAddr(n); err != nil && n != "*" && !isHostName(n) {
-			return outboard.Errorf(outboard.Invalid, "the server cannot be called by %q: a host is a name alone, such as outboard.example.com", n)
+			return outboard.Errorf(outboard.Invalid, "the server cannot be called by %q: a host is a name alone, "+
+				"such as outboard.example.com", n)
 		}
 	}
 	return nil

@@ -8,12 +8,14 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Broken if a threshold that is switched off holds, one that was not named has no default, or a contradiction is taken for an order.
+// Broken if a threshold that is switched off holds, one that was not named has no default, or a contradiction is
+// taken for an order.
 func TestSandboxLifecycle(t *testing.T) {
 	for text, want := range map[string]*outboard.Lifecycle{
 		"":                          {StopAfterSec: 1800, DropAfterSec: 86400},
 		"sandbox: {stop_after: 0s}": {DropAfterSec: 86400},
-		"sandbox: {stop_after: 5m, drop_after: 0s, max_age: 24h, max_sandboxes_per_environment: 7}": {StopAfterSec: 300, MaxAgeSec: 86400, MaxSandboxes: 7},
+		"sandbox: {stop_after: 5m, drop_after: 0s, max_age: 24h, max_sandboxes_per_environment: 7}": {StopAfterSec: 300,
+			MaxAgeSec: 86400, MaxSandboxes: 7},
 		"sandbox: {drop_after: 10m}":             nil,
 		"sandbox: {stop_after: soon}":            nil,
 		"sandbox: {max_sandboxes_per_owner: -1}": nil,

@@ -13,13 +13,14 @@ type Login struct {
 	ClientID         string        `yaml:"client_id,omitempty"`
 	ClientSecretEnv  string        `yaml:"client_secret_env,omitempty"` // neither = a public client
 	ClientSecretFile string        `yaml:"client_secret_file,omitempty"`
-	Scopes           []string      `yaml:"scopes,omitempty"`     // none = openid, email, profile
-	CAFile           string        `yaml:"ca_file,omitempty"`    // PEM; trusted besides the system's
-	Lasts            time.Duration `yaml:"lasts,omitempty"`      // of a login; 0 = the server's own
-	NoRenewal        bool          `yaml:"no_renewal,omitempty"` // a login ends after lasts, whatever the provider would say
-	Device           bool          `yaml:"device,omitempty"`     // people may sign in on another device, by a code
-	Members          []Member      `yaml:"members,omitempty"`
-	Follow           bool          `yaml:"follow,omitempty"` // members holds at every sign-in, not only at the first
+	Scopes           []string      `yaml:"scopes,omitempty"`  // none = openid, email, profile
+	CAFile           string        `yaml:"ca_file,omitempty"` // PEM; trusted besides the system's
+	Lasts            time.Duration `yaml:"lasts,omitempty"`   // of a login; 0 = the server's own
+	// a login ends after lasts, whatever the provider would say
+	NoRenewal bool     `yaml:"no_renewal,omitempty"`
+	Device    bool     `yaml:"device,omitempty"` // people may sign in on another device, by a code
+	Members   []Member `yaml:"members,omitempty"`
+	Follow    bool     `yaml:"follow,omitempty"` // members holds at every sign-in, not only at the first
 }
 
 // Member lets in whom nobody has added: by one of email, domain and claim.
@@ -40,11 +41,14 @@ func (l Login) check() error {
 	case l.IsZero():
 		return nil
 	case l.ClientID == "" || !secureURL(l.Issuer):
-		return outboard.Errorf(outboard.Invalid, "configuring login: it needs a client_id, and an issuer with https (or http on this machine)")
+		return outboard.Errorf(outboard.Invalid, "configuring login: it needs a client_id, and an issuer with https "+
+			"(or http on this machine)")
 	case l.ClientSecretEnv != "" && l.ClientSecretFile != "":
-		return outboard.Errorf(outboard.Invalid, "configuring login: client_secret_env and client_secret_file exclude each other")
+		return outboard.Errorf(outboard.Invalid, "configuring login: client_secret_env and client_secret_file "+
+			"exclude each other")
 	case l.Lasts < 0 || l.Lasts > maxLogin:
-		return outboard.Errorf(outboard.Invalid, "configuring login: lasts is %s; it must be at most %s", l.Lasts, maxLogin)
+		return outboard.Errorf(outboard.Invalid, "configuring login: lasts is %s; it must be at most %s", l.Lasts,
+			maxLogin)
 	case l.Follow && len(l.Members) == 0:
 		return outboard.Errorf(outboard.Invalid, "configuring login: follow without members would let nobody in")
 	}

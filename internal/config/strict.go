@@ -13,8 +13,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// check compares a document with the type it is to fill, so that decoding cannot fail, and so that messages name keys of the
-// file instead of types of the program. No message quotes a value, which may be a key in the wrong place.
+// check compares a document with the type it is to fill, so that decoding cannot fail, and so that messages name
+// keys of the file instead of types of the program. No message quotes a value, which may be a key in the wrong
+// place.
 func check(doc *yaml.Node, target any) error {
 	return checkNode(doc.Content[0], reflect.TypeOf(target).Elem(), "")
 }
@@ -105,7 +106,8 @@ func checkStruct(n *yaml.Node, t reflect.Type, path string) error {
 			if where == "" {
 				where = "the configuration"
 			}
-			return nil, at(k, "%s has no key %q; it has %s", where, k.Value, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+			return nil, at(k, "%s has no key %q; it has %s", where, k.Value,
+				strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 		}
 		return ft, nil
 	})

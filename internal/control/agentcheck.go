@@ -21,7 +21,9 @@ const (
 	maxSkillID    = 64
 	maxSkills     = 100 // not stated by the wire; bounds the row
 	maxDomains    = 64
-	maxSchemas    = 1 << 20 // bytes of the schemas of all custom tools; not stated by the wire, bounds the row and what it takes to compile them
+	// bytes of the schemas of all custom tools; not stated by the wire, bounds the row and what it takes to
+	// compile them
+	maxSchemas = 1 << 20
 )
 
 // builtins are the tools of the built-in toolset.
@@ -62,7 +64,8 @@ func checkDefinition(what string, v any) error {
 		return invalid("%s: %w", what, err)
 	}
 	if len(b) > outboard.MaxDefinition {
-		return outboard.Errorf(outboard.TooLarge, "%s must have at most %d bytes as JSON, not %d", what, outboard.MaxDefinition, len(b)).
+		return outboard.Errorf(outboard.TooLarge, "%s must have at most %d bytes as JSON, not %d", what,
+			outboard.MaxDefinition, len(b)).
 			WithHint("shorten the descriptions of the longest entries")
 	}
 	return nil
@@ -145,14 +148,15 @@ func checkTools(tools []outboard.Toolset, servers []outboard.MCPServer) error {
 
 // alike are the letters that read like others in common fonts, each beside the one that stands for all of them. Names
 // of custom tools are ASCII (customName), so letters of other scripts need no place here.
-var alike = strings.NewReplacer("_", "", "-", "", "0", "o", "1", "l", "i", "l", "3", "e", "4", "a", "5", "s", "7", "t", "8", "b", "6", "b", "9", "g", "q", "g",
+var alike = strings.NewReplacer("_", "", "-", "", "0", "o", "1", "l", "i", "l", "3", "e", "4", "a", "5", "s", "7", "t",
+	"8", "b", "6", "b", "9", "g", "q", "g",
 	"vv", "w", "uu", "w", "rn", "m", "cl", "d")
 
 // skeleton is the same for names that a person may take for each other.
 func skeleton(name string) string { return alike.Replace(strings.ToLower(name)) }
 
-// looksLike returns the built-in tool that a name is or reads like, "" = none. An optional tool is one only for an agent that has it
-// among its tools: others may have given the name to a tool of their own.
+// looksLike returns the built-in tool that a name is or reads like, "" = none. An optional tool is one only for
+// an agent that has it among its tools: others may have given the name to a tool of their own.
 func looksLike(name string, tools []outboard.Toolset) string {
 	for _, b := range registry.All() {
 		if skeleton(name) == skeleton(b.Name) && (!b.Optional || configures(tools, b.Name)) {
@@ -165,19 +169,22 @@ func looksLike(name string, tools []outboard.Toolset) string {
 // configures reports whether the built-in toolset has an entry for a tool.
 func configures(tools []outboard.Toolset, name string) bool {
 	return slices.ContainsFunc(tools, func(t outboard.Toolset) bool {
-		return t.Kind == "builtin" && slices.ContainsFunc(t.Configs, func(c outboard.ToolConfig) bool { return c.Name == name })
+		return t.Kind == "builtin" && slices.ContainsFunc(t.Configs,
+			func(c outboard.ToolConfig) bool { return c.Name == name })
 	})
 }
 
-// checkSchemas refuses input schemas that no call could be held to. It is asked about tools that are given, not about those an agent
-// has: a stored agent keeps starting sessions when the rules become stricter, and the runner passes calls that it has no schema for.
+// checkSchemas refuses input schemas that no call could be held to. It is asked about tools that are given, not
+// about those an agent has: a stored agent keeps starting sessions when the rules become stricter, and the
+// runner passes calls that it has no schema for.
 func checkSchemas(tools []outboard.Toolset) error {
 	size := 0
 	for _, t := range tools {
 		size += len(t.InputSchema)
 	}
 	if size > maxSchemas {
-		return invalid("tools: the input_schemas of the custom tools must have at most %d bytes together, not %d", maxSchemas, size)
+		return invalid("tools: the input_schemas of the custom tools must have at most %d bytes together, not %d",
+			maxSchemas, size)
 	}
 	for i, t := range tools {
 		if t.Kind != "custom" {
@@ -204,8 +211,10 @@ func checkServers(servers []outboard.MCPServer) error {
 		}
 		seen[s.Name] = true
 		u, err := url.Parse(s.URL)
-		if err != nil || len(s.URL) > maxServerURL || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil {
-			return invalid("url of MCP server %s must be an http(s) URL without credentials, of at most %d characters", quote(s.Name), maxServerURL)
+		if err != nil || len(s.URL) > maxServerURL || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" ||
+			u.User != nil {
+			return invalid("url of MCP server %s must be an http(s) URL without credentials, of at most %d characters",
+				quote(s.Name), maxServerURL)
 		}
 	}
 	return nil
@@ -260,7 +269,8 @@ func checkCustom(t outboard.Toolset) error {
 		return invalid("description of custom tool %s must have at most %d bytes", t.Name, maxSystem)
 	}
 	if len(t.InputSchema) > schema.MaxBytes {
-		return invalid("input_schema of custom tool %s must have at most %d bytes, not %d", t.Name, schema.MaxBytes, len(t.InputSchema))
+		return invalid("input_schema of custom tool %s must have at most %d bytes, not %d", t.Name, schema.MaxBytes,
+			len(t.InputSchema))
 	}
 	var s struct {
 		Type json.RawMessage `json:"type"`
@@ -274,7 +284,8 @@ func checkCustom(t outboard.Toolset) error {
 	return nil
 }
 
-// checkWeb validates the extras of web_fetch and web_search that this server acts on; the wire layer has checked their shape.
+// checkWeb validates the extras of web_fetch and web_search that this server acts on; the wire layer has checked
+// their shape.
 func checkWeb(cfg outboard.ToolConfig) error {
 	if len(cfg.Web) == 0 {
 		return nil

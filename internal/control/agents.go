@@ -52,7 +52,8 @@ func (c *Control) CreateAgent(ctx context.Context, by outboard.Caller, a outboar
 }
 
 // Agent returns a version of an agent, 0 for the latest.
-func (c *Control) Agent(ctx context.Context, by outboard.Caller, id outboard.AgentID, version int) (outboard.Agent, error) {
+func (c *Control) Agent(ctx context.Context, by outboard.Caller, id outboard.AgentID,
+	version int) (outboard.Agent, error) {
 	if err := requireReader(by); err != nil {
 		return outboard.Agent{}, err
 	}
@@ -79,17 +80,20 @@ func (c *Control) Agents(ctx context.Context, by outboard.Caller, p Page) (_ []o
 		return nil, false, err
 	}
 	p.Org = by.In()
-	list, more, err := gather(func(p Page) ([]outboard.Agent, error) { return c.store.Agents(ctx, p) }, p, (*outboard.Agent).Size,
+	list, more, err := gather(func(p Page) ([]outboard.Agent, error) { return c.store.Agents(ctx, p) }, p,
+		(*outboard.Agent).Size,
 		func(a *outboard.Agent) string { return string(a.ID) })
 	return list, more, wrapLookup("agents", "", err)
 }
 
 // AgentVersions returns one page of an agent's versions, newest first, as Agents does.
-func (c *Control) AgentVersions(ctx context.Context, by outboard.Caller, id outboard.AgentID, p Page) (_ []outboard.Agent, more bool, err error) {
+func (c *Control) AgentVersions(ctx context.Context, by outboard.Caller, id outboard.AgentID,
+	p Page) (_ []outboard.Agent, more bool, err error) {
 	if _, err := c.Agent(ctx, by, id, 0); err != nil {
 		return nil, false, err
 	}
-	list, more, err := gather(func(p Page) ([]outboard.Agent, error) { return c.store.AgentVersions(ctx, id, p) }, p, (*outboard.Agent).Size,
+	list, more, err := gather(func(p Page) ([]outboard.Agent, error) { return c.store.AgentVersions(ctx, id, p) }, p,
+		(*outboard.Agent).Size,
 		func(a *outboard.Agent) string { return strconv.Itoa(a.Version) })
 	return list, more, wrapLookup("agent", string(id), err)
 }
@@ -101,7 +105,8 @@ func agentPowers(a *outboard.Agent) any {
 
 // UpdateAgent makes a new version, or returns the current one when the patch changes nothing. Conflict: the
 // version lock of the patch does not hold.
-func (c *Control) UpdateAgent(ctx context.Context, by outboard.Caller, id outboard.AgentID, p AgentPatch) (outboard.Agent, error) {
+func (c *Control) UpdateAgent(ctx context.Context, by outboard.Caller, id outboard.AgentID,
+	p AgentPatch) (outboard.Agent, error) {
 	if err := requireDeveloper(by, scopeAgents); err != nil {
 		return outboard.Agent{}, err
 	}
@@ -114,7 +119,8 @@ func (c *Control) UpdateAgent(ctx context.Context, by outboard.Caller, id outboa
 			return old, invalid("agent %s is archived and cannot be changed", id)
 		}
 		if p.Version != nil && *p.Version != old.Version {
-			return old, outboard.Errorf(outboard.Conflict, "agent %s is at version %d, not %d", id, old.Version, *p.Version).
+			return old, outboard.Errorf(outboard.Conflict, "agent %s is at version %d, not %d", id, old.Version,
+				*p.Version).
 				WithHint("read the agent again and repeat the change on its current version")
 		}
 		a, err := patchAgent(old, p)
@@ -195,7 +201,8 @@ func set[T any](field, patch *T) {
 // sameAgent reports whether two definitions say the same; ids, versions and times aside.
 func sameAgent(a, b outboard.Agent) bool {
 	return a.Name == b.Name && a.Description == b.Description && a.Model == b.Model && a.System == b.System &&
-		sameToolsets(a.Tools, b.Tools) && slices.Equal(a.MCPServers, b.MCPServers) && slices.Equal(a.Skills, b.Skills) &&
+		sameToolsets(a.Tools, b.Tools) && slices.Equal(a.MCPServers, b.MCPServers) &&
+		slices.Equal(a.Skills, b.Skills) &&
 		maps.Equal(a.Metadata, b.Metadata) && sameJSON(a.Identity, b.Identity)
 }
 

@@ -99,7 +99,8 @@ func (c *Control) actsFor(ctx context.Context, h *outboard.Header) error {
 		return wrapLookup("user", string(h.User), err)
 	}
 	if !u.RemovedAt.IsZero() {
-		return outboard.Errorf(outboard.Conflict, "session %s acts for %s, who was removed from the organization", h.ID, quote(u.Email)).
+		return outboard.Errorf(outboard.Conflict, "session %s acts for %s, who was removed from the organization", h.ID,
+			quote(u.Email)).
 			WithHint("fork it to go on yourself, or let them in again: outboard user restore")
 	}
 	return nil

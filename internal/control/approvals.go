@@ -15,7 +15,8 @@ import (
 type ApprovalFilter = store.ApprovalFilter
 
 // Approvals returns one page, newest first.
-func (c *Control) Approvals(ctx context.Context, by outboard.Caller, f ApprovalFilter, pending bool) ([]outboard.Approval, error) {
+func (c *Control) Approvals(ctx context.Context, by outboard.Caller, f ApprovalFilter,
+	pending bool) ([]outboard.Approval, error) {
 	if err := requireReader(by); err != nil {
 		return nil, err
 	}
@@ -65,11 +66,13 @@ const scopeTime = 30 * 24 * time.Hour
 
 // AnswerApproval answers through the session's inbox, as user.tool_confirmation does: there is one way in, one
 // check and one record. An allow with a scope also makes a grant for the same action on the same resource.
-func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id outboard.ApprovalID, ans ApprovalAnswer) (AnsweredApproval, error) {
+func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id outboard.ApprovalID,
+	ans ApprovalAnswer) (AnsweredApproval, error) {
 	if err := approver(by); err != nil {
 		return AnsweredApproval{}, err
 	}
-	if !slices.Contains([]string{"", AllowOnce, AllowSession, AllowAgent, AllowRule}, ans.Scope) || !ans.Allow && ans.Scope != "" {
+	if !slices.Contains([]string{"", AllowOnce, AllowSession, AllowAgent, AllowRule}, ans.Scope) || !ans.Allow &&
+		ans.Scope != "" {
 		return AnsweredApproval{}, invalid("scope must be once, session, agent or rule, and only for an allow")
 	}
 	a, err := c.Approval(ctx, by, id)
@@ -94,8 +97,10 @@ func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id out
 	if err != nil {
 		return out, err
 	}
-	if a.State == outboard.ApprovalPending && !a.Approver.May(by, cfg.Owner) { // said of what they know, not of an event
-		return out, mayNot(a.Approver, outboard.Errorf(outboard.Denied, "%s may not answer approval %s", quote(by.Name), a.ID))
+	// said of what they know, not of an event
+	if a.State == outboard.ApprovalPending && !a.Approver.May(by, cfg.Owner) {
+		return out, mayNot(a.Approver, outboard.Errorf(outboard.Denied, "%s may not answer approval %s", quote(by.Name),
+			a.ID))
 	}
 	in := &outboard.InputConfirmation{Call: a.Call, Allow: ans.Allow, Message: ans.Message, Digest: ans.Digest}
 	if _, err := c.Send(ctx, by, a.Session, []outboard.Payload{in}); err != nil {
@@ -117,7 +122,8 @@ func (c *Control) AnswerApproval(ctx context.Context, by outboard.Caller, id out
 
 // lasting is the grant that an allow of a call makes, nil where its scope makes none. What cannot be granted is
 // refused here, before the answer is given.
-func (c *Control) lasting(ctx context.Context, by outboard.Caller, a *outboard.Approval, owner outboard.Owner, scope string) (*outboard.Grant, error) {
+func (c *Control) lasting(ctx context.Context, by outboard.Caller, a *outboard.Approval, owner outboard.Owner,
+	scope string) (*outboard.Grant, error) {
 	if scope != AllowSession && scope != AllowAgent {
 		return nil, nil
 	}
@@ -125,8 +131,9 @@ func (c *Control) lasting(ctx context.Context, by outboard.Caller, a *outboard.A
 		return nil, err
 	}
 	now := c.clock()
-	g := outboard.Grant{Session: a.Session, Actions: []string{a.Action}, Resources: []string{a.Resource}, ExpiresAt: now.Add(scopeTime),
-		Why: "approval " + string(a.ID)}
+	g := outboard.Grant{Session: a.Session, Actions: []string{a.Action}, Resources: []string{a.Resource},
+		ExpiresAt: now.Add(scopeTime),
+		Why:       "approval " + string(a.ID)}
 	if scope == AllowAgent {
 		h, err := c.header(ctx, by, a.Session)
 		if err != nil {
@@ -141,18 +148,22 @@ func (c *Control) lasting(ctx context.Context, by outboard.Caller, a *outboard.A
 // oneUse refuses a lasting answer to what several people must allow: each of them is asked about one request.
 func oneUse(a outboard.Approval, ans ApprovalAnswer) error {
 	if a.Needs > 1 && ans.Allow && ans.Scope != "" && ans.Scope != AllowOnce {
-		return invalid("approval %s needs %d people, who allow one request: scope must be once, not %s", a.ID, a.Needs, quote(ans.Scope))
+		return invalid("approval %s needs %d people, who allow one request: scope must be once, not %s", a.ID, a.Needs,
+			quote(ans.Scope))
 	}
 	return nil
 }
 
 // vote counts a caller's allow of an approval that needs several people, and reports whether there are enough of
 // them now. Votes of people who may not answer any more do not count. It may be done again: a person votes once.
-func (c *Control) vote(ctx context.Context, by outboard.Caller, a *outboard.Approval, owner outboard.Owner) (votes []outboard.Vote, enough bool, err error) {
-	if err := c.record(ctx, by, "approval.vote", string(a.ID), map[string]any{"digest": a.Digest, "session": a.Session, "needs": a.Needs}); err != nil {
+func (c *Control) vote(ctx context.Context, by outboard.Caller, a *outboard.Approval,
+	owner outboard.Owner) (votes []outboard.Vote, enough bool, err error) {
+	if err := c.record(ctx, by, "approval.vote", string(a.ID), map[string]any{"digest": a.Digest, "session": a.Session,
+		"needs": a.Needs}); err != nil {
 		return nil, false, err
 	}
-	if votes, err = c.store.AddVote(ctx, a.ID, a.Digest, outboard.Vote{Key: by.Key, Name: by.Name, At: c.clock()}); err != nil {
+	if votes, err = c.store.AddVote(ctx, a.ID, a.Digest, outboard.Vote{Key: by.Key, Name: by.Name,
+		At: c.clock()}); err != nil {
 		return nil, false, err
 	}
 	n, err := policy.Count(ctx, c.store, votes, a.Approver, owner)
@@ -161,9 +172,11 @@ func (c *Control) vote(ctx context.Context, by outboard.Caller, a *outboard.Appr
 
 // voteForCall is vote for the answer at place i of a request, which must be its only one. Without enough votes
 // nothing is queued.
-func (c *Control) voteForCall(ctx context.Context, by outboard.Caller, h *outboard.Header, plan *sendPlan, i int, p *outboard.InputConfirmation) (enough bool, err error) {
+func (c *Control) voteForCall(ctx context.Context, by outboard.Caller, h *outboard.Header, plan *sendPlan, i int,
+	p *outboard.InputConfirmation) (enough bool, err error) {
 	if len(plan.events) != 1 {
-		return false, invalid("events[%d]: tool use %s needs several people: send its confirmation by itself", i, p.Call)
+		return false, invalid("events[%d]: tool use %s needs several people: send its confirmation by itself", i,
+			p.Call)
 	}
 	a, err := c.store.Approval(ctx, outboard.ApprovalOf(h.ID, p.Call))
 	if err != nil {
@@ -184,13 +197,16 @@ func (c *Control) voteForCall(ctx context.Context, by outboard.Caller, h *outboa
 }
 
 // checkApprover holds an answer to the approval it answers: the same request, in time, by somebody who may.
-func (c *Control) checkApprover(ctx context.Context, by outboard.Caller, id outboard.SessionID, call *outboard.CallRequested, p *outboard.InputConfirmation, i int) error {
+func (c *Control) checkApprover(ctx context.Context, by outboard.Caller, id outboard.SessionID,
+	call *outboard.CallRequested, p *outboard.InputConfirmation, i int) error {
 	if call.Digest != "" && p.Digest != "" && p.Digest != call.Digest {
-		return outboard.Errorf(outboard.Conflict, "events[%d]: the answer is about another request than tool use %s makes", i, p.Call).
+		return outboard.Errorf(outboard.Conflict, "events[%d]: the answer is about another request than tool use %s "+
+			"makes", i, p.Call).
 			WithHint("look at it again")
 	}
 	if !call.ExpiresAt.IsZero() && !c.now().Before(call.ExpiresAt) {
-		return outboard.Errorf(outboard.Conflict, "events[%d]: the time to answer tool use %s was over at %s", i, p.Call,
+		return outboard.Errorf(outboard.Conflict, "events[%d]: the time to answer tool use %s was over at %s", i,
+			p.Call,
 			call.ExpiresAt.Format(time.RFC3339))
 	}
 	cfg, err := c.store.SessionConfig(ctx, id)
@@ -198,7 +214,8 @@ func (c *Control) checkApprover(ctx context.Context, by outboard.Caller, id outb
 		return wrapLookup("session", string(id), err)
 	}
 	if !call.Approver.May(by, cfg.Owner) {
-		return mayNot(call.Approver, outboard.Errorf(outboard.Denied, "events[%d]: %s may not answer tool use %s", i, quote(by.Name), p.Call))
+		return mayNot(call.Approver, outboard.Errorf(outboard.Denied, "events[%d]: %s may not answer tool use %s", i,
+			quote(by.Name), p.Call))
 	}
 	return nil
 }

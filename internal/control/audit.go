@@ -46,7 +46,8 @@ func (c *Control) Audit(ctx context.Context, by outboard.Caller, q AuditQuery) (
 		return nil, err
 	}
 	if by.Role != outboard.RoleAdmin {
-		return nil, outboard.Errorf(outboard.Denied, "only an administrator sees the audit, and the caller's role is %s", quote(by.Role))
+		return nil, outboard.Errorf(outboard.Denied,
+			"only an administrator sees the audit, and the caller's role is %s", quote(by.Role))
 	}
 	q.Org = ""
 	if !by.Operator() {
@@ -80,7 +81,8 @@ func (c *Control) CheckpointAudit(ctx context.Context, by outboard.Caller) (Audi
 }
 
 // RedactAudit takes the text of fields out of records for good. First a record says which and why.
-func (c *Control) RedactAudit(ctx context.Context, by outboard.Caller, nums []int64, fields []string, why string) error {
+func (c *Control) RedactAudit(ctx context.Context, by outboard.Caller, nums []int64, fields []string,
+	why string) error {
 	if err := auditor(by); err != nil {
 		return err
 	}
@@ -103,7 +105,8 @@ func (c *Control) RedactAudit(ctx context.Context, by outboard.Caller, nums []in
 			return err
 		}
 	}
-	err := c.record(ctx, by, audit.ActionRedact, fmt.Sprintf("%d records", len(nums)), audit.Redaction{Why: why, Fields: fields, Records: nums})
+	err := c.record(ctx, by, audit.ActionRedact, fmt.Sprintf("%d records", len(nums)),
+		audit.Redaction{Why: why, Fields: fields, Records: nums})
 	if err != nil {
 		return err
 	}
@@ -134,6 +137,7 @@ func (c *Control) AuditSettings(ctx context.Context, lowered map[string]string) 
 	if err != nil {
 		return outboard.Errorf(outboard.Internal, "encoding an audit record: %w", err)
 	}
-	return c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: outboard.DefaultOrg, Actor: "server", Action: "config.lowered",
+	return c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: outboard.DefaultOrg, Actor: "server",
+		Action:   "config.lowered",
 		Resource: "protection", Decision: outboard.Allowed, Rule: "configuration", Detail: detail})
 }

@@ -27,7 +27,8 @@ func TestChangesAreRecorded(t *testing.T) {
 			return err
 		},
 		"environment.update": func(ctx context.Context) error {
-			_, err := c.UpdateEnvironment(ctx, admin, env.ID, control.EnvironmentPatch{Config: func(e *outboard.EnvConfig) { e.Networking.Mode = "unrestricted" }})
+			_, err := c.UpdateEnvironment(ctx, admin, env.ID,
+				control.EnvironmentPatch{Config: func(e *outboard.EnvConfig) { e.Networking.Mode = "unrestricted" }})
 			return err
 		},
 		"session.fork": func(ctx context.Context) error {
@@ -40,7 +41,8 @@ func TestChangesAreRecorded(t *testing.T) {
 			return err
 		},
 		"policy.save": func(ctx context.Context) error {
-			_, err := c.SavePolicy(ctx, admin, outboard.Policy{Level: outboard.LevelOrganization, Text: "// nothing"}, -1)
+			_, err := c.SavePolicy(ctx, admin, outboard.Policy{Level: outboard.LevelOrganization, Text: "// nothing"},
+				-1)
 			return err
 		},
 		"network.allow": func(ctx context.Context) error {
@@ -61,7 +63,8 @@ func TestChangesAreRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if list, err := st.AuditEntries(ctx, store.AuditQuery{Action: "session.delete"}); err != nil || len(list) != 2 || len(forks) != 2 {
+	if list, err := st.AuditEntries(ctx, store.AuditQuery{Action: "session.delete"}); err != nil || len(list) != 2 ||
+		len(forks) != 2 {
 		t.Errorf("%d deletions of %d forks, %v", len(list), len(forks), err)
 	}
 	if list, err := st.AuditEntries(ctx, store.AuditQuery{Text: "unrestricted"}); err != nil || len(list) != 1 {
@@ -108,7 +111,8 @@ func TestAuditIsForAdministrators(t *testing.T) {
 	if _, err := c.CreateEnvironment(t.Context(), other, control.EnvironmentPatch{Name: &name}); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := c.Audit(t.Context(), other, control.AuditQuery{Org: "default"}); err != nil || len(list) != 1 || list[0].Actor != "apikey_3" {
+	if list, err := c.Audit(t.Context(), other, control.AuditQuery{Org: "default"}); err != nil || len(list) != 1 ||
+		list[0].Actor != "apikey_3" {
 		t.Errorf("another organization's administrator reads %+v, %v", list, err)
 	}
 	admin := admin
@@ -131,7 +135,8 @@ func TestAuditIsForAdministrators(t *testing.T) {
 		t.Fatal(err)
 	}
 	all, err = st.AuditEntries(t.Context(), store.AuditQuery{})
-	if err != nil || len(all) != 5 || all[1].Actor != "[redacted]" || all[0].Actor == "[redacted]" || all[4].Action != "audit.redact" ||
+	if err != nil || len(all) != 5 || all[1].Actor != "[redacted]" || all[0].Actor == "[redacted]" ||
+		all[4].Action != "audit.redact" ||
 		string(all[4].Detail) != `{"why":"w","fields":["actor","resource"],"records":[2]}` {
 		t.Errorf("%+v, %v", all, err)
 	}

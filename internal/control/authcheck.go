@@ -78,7 +78,8 @@ func checkSecret(field string, s outboard.Secret, most int) error {
 	case len(v) > most:
 		return invalid("%s must have at most %d bytes, not %d", field, most, len(v))
 	case strings.ContainsAny(strings.TrimRight(v, "\r\n"), "\r\n"):
-		err := invalid("%s must not contain control characters: it has several lines, which a header, a path or a query cannot carry", field)
+		err := invalid("%s must not contain control characters: it has several lines, which a header, a path or a "+
+			"query cannot carry", field)
 		if field == "auth.secret_value" {
 			err = err.WithHint(`where only bodies carry it, say so: "injection_location": {"header": false, "body": true}`)
 		}
@@ -134,7 +135,8 @@ func checkOAuth(a *outboard.Auth, s *Secrets) error {
 	case "client_secret_basic", "client_secret_post":
 		return checkSecret("auth.refresh.token_endpoint_auth.client_secret", s.ClientSecret, vault.MaxToken)
 	}
-	return invalid("auth.refresh.token_endpoint_auth.type must be none, client_secret_basic or client_secret_post, not %s", quote(r.EndpointAuth))
+	return invalid("auth.refresh.token_endpoint_auth.type must be none, client_secret_basic or client_secret_post, "+
+		"not %s", quote(r.EndpointAuth))
 }
 
 func checkVariable(a *outboard.Auth, s *Secrets) error {
@@ -148,7 +150,8 @@ func checkVariable(a *outboard.Auth, s *Secrets) error {
 		return invalid("auth.injection_location must name header, body, path or query, or several of them")
 	}
 	if !shapeRE.MatchString(a.Shape) {
-		return invalid("auth.outboard.placeholder_prefix must be at most 32 letters, digits, dots, dashes and underscores")
+		return invalid("auth.outboard.placeholder_prefix must be at most 32 letters, digits, dots, dashes and " +
+			"underscores")
 	}
 	if !a.Rule.AnyHost && len(a.Rule.Hosts) == 0 {
 		return invalid("auth.networking.allowed_hosts must not be empty")
@@ -168,7 +171,8 @@ func checkText(field string, s outboard.Secret, most int) error {
 	if len(v) > most {
 		return invalid("%s must have at most %d bytes, not %d", field, most, len(v))
 	}
-	return checkSecret(field, outboard.NewSecret(strings.NewReplacer("\r\n", " ", "\n", " ", "\t", " ").Replace(v)), most)
+	return checkSecret(field, outboard.NewSecret(strings.NewReplacer("\r\n", " ", "\n", " ", "\t", " ").Replace(v)),
+		most)
 }
 
 // checkRule validates the lists of a rule.
@@ -202,7 +206,8 @@ func checkRule(path string, u *outboard.UseRule) error {
 		}
 	}
 	for _, p := range u.Paths {
-		if !strings.HasPrefix(p, "/") || len(p) > maxRulePath || strings.ContainsAny(p, "?#%;\\\x00") || slices.Contains(strings.Split(p, "/"), "..") ||
+		if !strings.HasPrefix(p, "/") || len(p) > maxRulePath || strings.ContainsAny(p, "?#%;\\\x00") ||
+			slices.Contains(strings.Split(p, "/"), "..") ||
 			strings.Count(p, "**") > 3 {
 			return invalid("%s.paths: %s is no path pattern", path, quote(p)).
 				WithHint("begin with /; * is any text within a segment, ** any segments; no query, escapes or ..")
@@ -212,10 +217,13 @@ func checkRule(path string, u *outboard.UseRule) error {
 }
 
 func checkHeader(a *outboard.Auth, s *Secrets) error {
-	if !headerRE.MatchString(a.HeaderName) || slices.Contains([]string{"host", "connection", "content-length", "transfer-encoding", "upgrade", "te", "trailer"}, strings.ToLower(a.HeaderName)) {
+	if !headerRE.MatchString(a.HeaderName) ||
+		slices.Contains([]string{"host", "connection", "content-length", "transfer-encoding", "upgrade", "te",
+			"trailer"}, strings.ToLower(a.HeaderName)) {
 		return invalid("auth.header %s is no header that carries a credential", quote(a.HeaderName))
 	}
-	if n := strings.Count(a.Format, "{secret}") + strings.Count(a.Format, "{basic}"); n != 1 || len(a.Format) > maxName ||
+	if n := strings.Count(a.Format, "{secret}") + strings.Count(a.Format, "{basic}"); n != 1 ||
+		len(a.Format) > maxName ||
 		strings.ContainsFunc(a.Format, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return invalid("auth.format must hold {secret} or {basic} once, and printable ASCII around it")
 	}
@@ -227,9 +235,11 @@ func checkAWS(a *outboard.Auth, s *Secrets) error {
 		return invalid("auth.service and auth.region must be names such as s3 and eu-central-1")
 	}
 	if a.AWS.Service == "sts" || a.AWS.Service == "iam" {
-		return invalid("auth.service %s is not signed for: it would hand new credentials into the sandbox", a.AWS.Service)
+		return invalid("auth.service %s is not signed for: it would hand new credentials into the sandbox",
+			a.AWS.Service)
 	}
-	if a.AWS.Service == vault.ServiceECR { // whoever may ask AWS itself is given a password, which would be one in the sandbox
+	// whoever may ask AWS itself is given a password, which would be one in the sandbox
+	if a.AWS.Service == vault.ServiceECR {
 		if why := vault.CheckECR(a); why != "" {
 			return invalid("auth.service %s is for pulling images: %s", vault.ServiceECR, why)
 		}
@@ -253,8 +263,10 @@ func checkGitHub(a *outboard.Auth, s *Secrets) error {
 	if err := checkURL("auth.api_url", g.APIURL); err != nil {
 		return err
 	}
-	if len(g.Repositories) == 0 || len(g.Repositories) > maxScopeList || len(g.Permissions) == 0 || len(g.Permissions) > maxScopeList {
-		return invalid("auth.repositories and auth.permissions must name what tokens may do, at most %d each", maxScopeList)
+	if len(g.Repositories) == 0 || len(g.Repositories) > maxScopeList || len(g.Permissions) == 0 ||
+		len(g.Permissions) > maxScopeList {
+		return invalid("auth.repositories and auth.permissions must name what tokens may do, at most %d each",
+			maxScopeList)
 	}
 	for _, r := range g.Repositories {
 		if !repositoryRE.MatchString(r) {

@@ -9,8 +9,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Bounds are what the organizations of an installation share. Where there are several, one may have OrgPercent hundredths
-// of each.
+// Bounds are what the organizations of an installation share. Where there are several, one may have OrgPercent
+// hundredths of each.
 type Bounds struct {
 	OrgPercent int   // 0 = outboard.DefaultOrgPercent
 	Streams    int   // that this process answers at a time; 0 = outboard.MaxStreams
@@ -33,8 +33,8 @@ type streams struct {
 	of  map[outboard.OrgID]int
 }
 
-// OpenStream counts an answer that lasts as long as its client likes, until done is called. Exhausted if the process or the
-// organization has as many as it may.
+// OpenStream counts an answer that lasts as long as its client likes, until done is called. Exhausted if the
+// process or the organization has as many as it may.
 func (c *Control) OpenStream(ctx context.Context, org outboard.OrgID) (done func(), err error) {
 	org = cmp.Or(org, outboard.DefaultOrg)
 	total := cmp.Or(c.bounds.Streams, outboard.MaxStreams)
@@ -44,11 +44,13 @@ func (c *Control) OpenStream(ctx context.Context, org outboard.OrgID) (done func
 	defer s.mu.Unlock()
 	const hint = "close some, or list the events; %s of the server's configuration is the limit"
 	if n := s.of[org]; int64(n) >= most {
-		return nil, outboard.Errorf(outboard.Exhausted, "organization %s has %d streams open, and may have %d (%s)", org, n, most, settings).
+		return nil, outboard.Errorf(outboard.Exhausted, "organization %s has %d streams open, and may have %d (%s)",
+			org, n, most, settings).
 			WithHint(hint, settings)
 	}
 	if s.all >= total {
-		return nil, outboard.Errorf(outboard.Exhausted, "%d streams are open, and at most %d may (limits.streams)", s.all, total).
+		return nil, outboard.Errorf(outboard.Exhausted, "%d streams are open, and at most %d may (limits.streams)",
+			s.all, total).
 			WithHint(hint, "limits.streams")
 	}
 	if s.of == nil {
@@ -80,9 +82,10 @@ func (s *storing) lock(org outboard.OrgID) (unlock func()) {
 	return mu.Unlock
 }
 
-// roomForFile returns how many bytes more the files of an organization may be. Exhausted if it may have no file more, or
-// not this content; the zero value is one that is not known yet.
-func (c *Control) roomForFile(ctx context.Context, org outboard.OrgID, content outboard.BlobRef) (left int64, err error) {
+// roomForFile returns how many bytes more the files of an organization may be. Exhausted if it may have no file
+// more, or not this content; the zero value is one that is not known yet.
+func (c *Control) roomForFile(ctx context.Context, org outboard.OrgID,
+	content outboard.BlobRef) (left int64, err error) {
 	files, bytes, err := c.store.FileUse(ctx, org, content.Digest)
 	if err != nil {
 		return 0, err
@@ -90,7 +93,8 @@ func (c *Control) roomForFile(ctx context.Context, org outboard.OrgID, content o
 	const hint = "delete files, or raise the limit in the server's configuration"
 	most, settings := c.share(ctx, cmp.Or(c.bounds.Files, outboard.MaxFiles), "limits.files")
 	if files >= most {
-		return 0, outboard.Errorf(outboard.Exhausted, "organization %s has %d files, and may have %d (%s)", org, files, most, settings).
+		return 0, outboard.Errorf(outboard.Exhausted, "organization %s has %d files, and may have %d (%s)", org, files,
+			most, settings).
 			WithHint(hint)
 	}
 	if c.bounds.FileBytes == 0 {
@@ -98,7 +102,8 @@ func (c *Control) roomForFile(ctx context.Context, org outboard.OrgID, content o
 	}
 	most, settings = c.share(ctx, c.bounds.FileBytes, "limits.file_bytes")
 	if left = most - bytes; left < content.Size || left <= 0 && content.Digest == "" {
-		return 0, outboard.Errorf(outboard.Exhausted, "the files of organization %s are %d bytes, and may be %d (%s)", org, bytes, most, settings).
+		return 0, outboard.Errorf(outboard.Exhausted, "the files of organization %s are %d bytes, and may be %d (%s)",
+			org, bytes, most, settings).
 			WithHint(hint)
 	}
 	return left, nil

@@ -10,7 +10,8 @@ import (
 )
 
 // SnapshotBox saves the files of a box. A snapshot of the same name is replaced.
-func (c *Control) SnapshotBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, name string) (outboard.BoxSnapshot, error) {
+func (c *Control) SnapshotBox(ctx context.Context, by outboard.Caller, id outboard.BoxID,
+	name string) (outboard.BoxSnapshot, error) {
 	var n outboard.BoxSnapshot
 	if _, err := c.boxFor(ctx, by, id); err != nil {
 		return n, err
@@ -32,7 +33,8 @@ func (c *Control) SnapshotBox(ctx context.Context, by outboard.Caller, id outboa
 	if err != nil {
 		return n, wrapLookup("sandbox", string(id), err)
 	}
-	n = outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Name: name, Box: id, Org: by.In(), Owner: by.Key, Env: b.Env, Files: files, CreatedAt: c.clock()}
+	n = outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Name: name, Box: id, Org: by.In(), Owner: by.Key, Env: b.Env,
+		Files: files, CreatedAt: c.clock()}
 	return n, c.store.PutSnapshot(ctx, n)
 }
 
@@ -79,7 +81,8 @@ type Fork struct {
 
 // ForkBox makes copies of a box: its files, variables and policy, with secrets of their own and without its
 // processes. The box stays as it is.
-func (c *Control) ForkBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, count int, ttl time.Duration) ([]Fork, error) {
+func (c *Control) ForkBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, count int,
+	ttl time.Duration) ([]Fork, error) {
 	if _, err := c.boxFor(ctx, by, id); err != nil {
 		return nil, err
 	}

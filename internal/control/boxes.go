@@ -99,10 +99,12 @@ func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) 
 	if err := c.boxes(by); err != nil {
 		return outboard.Box{}, err
 	}
-	if err := errors.Join(p.check(), c.checkBoxNetwork(p.NoNetwork, p.Net), p.Headers.check(p.NoNetwork), checkProxyPassword(p.Net.Proxy, p.Password)); err != nil {
+	if err := errors.Join(p.check(), c.checkBoxNetwork(p.NoNetwork, p.Net), p.Headers.check(p.NoNetwork),
+		checkProxyPassword(p.Net.Proxy, p.Password)); err != nil {
 		return outboard.Box{}, err
 	}
-	b := outboard.Box{ID: outboard.NewBoxID(), Org: by.In(), Owner: by.Key, Person: by.User, Template: BaseTemplate, Env: outboard.EnvConfig{Kind: "cloud", Limits: p.Limits},
+	b := outboard.Box{ID: outboard.NewBoxID(), Org: by.In(), Owner: by.Key, Person: by.User, Template: BaseTemplate,
+		Env:  outboard.EnvConfig{Kind: "cloud", Limits: p.Limits},
 		Vars: p.Vars, Metadata: p.Metadata, Secret: newSecret(), NoNetwork: p.NoNetwork, Net: p.Net, MaskHost: p.MaskHost, TLSPorts: p.TLSPorts, OnTimeout: p.OnTimeout,
 		EndAt: c.clock().Add(p.TTL)}
 	b.Env.Networking.Mode, b.Env.Image = "none", p.Image
@@ -135,7 +137,8 @@ func (c *Control) CreateBox(ctx context.Context, by outboard.Caller, p BoxSpec) 
 }
 
 // fromTemplate makes a box begin with a snapshot, whose files it returns, or a template.
-func (c *Control) fromTemplate(ctx context.Context, by outboard.Caller, b *outboard.Box, ref string) (files outboard.BlobRef, err error) {
+func (c *Control) fromTemplate(ctx context.Context, by outboard.Caller, b *outboard.Box,
+	ref string) (files outboard.BlobRef, err error) {
 	n, err := c.Snapshot(ctx, by, ref)
 	if err == nil {
 		b.Template, b.Env = string(n.ID), n.Env
@@ -158,7 +161,8 @@ func (c *Control) fromTemplate(ctx context.Context, by outboard.Caller, b *outbo
 	return files, nil
 }
 
-func (c *Control) makeBox(ctx context.Context, by outboard.Caller, b outboard.Box, files outboard.BlobRef) (outboard.Box, error) {
+func (c *Control) makeBox(ctx context.Context, by outboard.Caller, b outboard.Box,
+	files outboard.BlobRef) (outboard.Box, error) {
 	if err := c.alive(ctx, b.Subject()); err != nil {
 		return b, err
 	}
@@ -240,7 +244,8 @@ var maskedHost = regexp.MustCompile(`^([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9
 
 func checkTTL(d time.Duration, least time.Duration) error {
 	if d < least || d > maxBoxTTL {
-		return invalid("timeout must be %d to %d seconds, not %d", min(1, least), int(maxBoxTTL.Seconds()), int(d.Seconds()))
+		return invalid("timeout must be %d to %d seconds, not %d", min(1, least), int(maxBoxTTL.Seconds()),
+			int(d.Seconds()))
 	}
 	return nil
 }
@@ -301,18 +306,21 @@ func (c *Control) KillBox(ctx context.Context, by outboard.Caller, id outboard.B
 		return err
 	}
 	if err := c.record(ctx, by, "box.kill", string(id), nil); err != nil {
-		c.log.Error("the end of a box was not recorded", "box", id, "err", err) // ending one must work when nothing else does
+		// ending one must work when nothing else does
+		c.log.Error("the end of a box was not recorded", "box", id, "err", err)
 	}
 	return wrapLookup("sandbox", string(id), c.fleet.KillBox(ctx, id))
 }
 
 // SetBoxTTL gives a running box a time to live from now on, more or less than it has.
-func (c *Control) SetBoxTTL(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration) (outboard.Box, error) {
+func (c *Control) SetBoxTTL(ctx context.Context, by outboard.Caller, id outboard.BoxID,
+	ttl time.Duration) (outboard.Box, error) {
 	return c.moveEnd(ctx, by, id, ttl, func(_, end time.Time) time.Time { return end })
 }
 
 // ExtendBox makes sure that a running box has a time to live from now on, and never less than it has.
-func (c *Control) ExtendBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration) (outboard.Box, error) {
+func (c *Control) ExtendBox(ctx context.Context, by outboard.Caller, id outboard.BoxID,
+	ttl time.Duration) (outboard.Box, error) {
 	return c.moveEnd(ctx, by, id, ttl, laterOf)
 }
 
@@ -323,7 +331,8 @@ func laterOf(a, b time.Time) time.Time {
 	return b
 }
 
-func (c *Control) moveEnd(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration, choose func(old, end time.Time) time.Time) (outboard.Box, error) {
+func (c *Control) moveEnd(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration,
+	choose func(old, end time.Time) time.Time) (outboard.Box, error) {
 	b, err := c.boxFor(ctx, by, id)
 	if err != nil {
 		return b, err
@@ -342,7 +351,8 @@ func (c *Control) moveEnd(ctx context.Context, by outboard.Caller, id outboard.B
 		return nil
 	})
 	if errors.Is(err, errPaused) {
-		return b, outboard.Errorf(outboard.NotFound, "sandbox %s does not run: it is paused, and its time goes on when it is resumed", id)
+		return b, outboard.Errorf(outboard.NotFound, "sandbox %s does not run: it is paused, and its time goes on "+
+			"when it is resumed", id)
 	}
 	return b, wrapLookup("sandbox", string(id), err)
 }
@@ -360,7 +370,8 @@ func ReservedPort(port uint16) bool { return fleet.ReservedPort(port) }
 func MayVisit(b *outboard.Box, port uint16, token string) error {
 	open := slices.Contains(b.OpenPorts, port) || b.Traffic == "" && port >= outboard.FirstPublicPort
 	if !open && (b.Traffic == "" || !HasSecret(b.Traffic, token)) {
-		return outboard.Errorf(outboard.Unauthenticated, "port %d of sandbox %s asks for its traffic access token", port, b.ID)
+		return outboard.Errorf(outboard.Unauthenticated, "port %d of sandbox %s asks for its traffic access token",
+			port, b.ID)
 	}
 	if fleet.ReservedPort(port) {
 		return errReserved(port)
@@ -369,13 +380,15 @@ func MayVisit(b *outboard.Box, port uint16, token string) error {
 }
 
 func errReserved(port uint16) error {
-	return outboard.Errorf(outboard.Denied, "port %d of a sandbox is Outboard's own way out, and is not reached from outside", port).
+	return outboard.Errorf(outboard.Denied, "port %d of a sandbox is Outboard's own way out, and is not reached "+
+		"from outside", port).
 		WithHint("let the program listen on another port")
 }
 
 // OpenPort lets everybody who can reach the proxy for ports visit one of a private box's, or nobody without its
 // token any more.
-func (c *Control) OpenPort(ctx context.Context, by outboard.Caller, id outboard.BoxID, port uint16, open bool) (outboard.Box, error) {
+func (c *Control) OpenPort(ctx context.Context, by outboard.Caller, id outboard.BoxID, port uint16,
+	open bool) (outboard.Box, error) {
 	if b, err := c.boxFor(ctx, by, id); err != nil {
 		return b, err
 	}
@@ -401,7 +414,8 @@ func (c *Control) OpenPort(ctx context.Context, by outboard.Caller, id outboard.
 
 // PauseBox stops a box until it is resumed; with dropMemory only its files are kept. Conflict when it is paused
 // already.
-func (c *Control) PauseBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, dropMemory bool) (outboard.Box, error) {
+func (c *Control) PauseBox(ctx context.Context, by outboard.Caller, id outboard.BoxID,
+	dropMemory bool) (outboard.Box, error) {
 	if b, err := c.boxFor(ctx, by, id); err != nil {
 		return b, err
 	}
@@ -410,17 +424,20 @@ func (c *Control) PauseBox(ctx context.Context, by outboard.Caller, id outboard.
 }
 
 // ResumeBox makes sure that a box runs, for at least ttl, and reports whether it was paused.
-func (c *Control) ResumeBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration) (outboard.Box, bool, error) {
+func (c *Control) ResumeBox(ctx context.Context, by outboard.Caller, id outboard.BoxID,
+	ttl time.Duration) (outboard.Box, bool, error) {
 	return c.resumeBox(ctx, by, id, ttl, false)
 }
 
 // RebootBox is ResumeBox of what is kept in files: a paused box begins anew with them, without the processes
 // that were frozen.
-func (c *Control) RebootBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration) (outboard.Box, bool, error) {
+func (c *Control) RebootBox(ctx context.Context, by outboard.Caller, id outboard.BoxID,
+	ttl time.Duration) (outboard.Box, bool, error) {
 	return c.resumeBox(ctx, by, id, ttl, true)
 }
 
-func (c *Control) resumeBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration, dropMemory bool) (outboard.Box, bool, error) {
+func (c *Control) resumeBox(ctx context.Context, by outboard.Caller, id outboard.BoxID, ttl time.Duration,
+	dropMemory bool) (outboard.Box, bool, error) {
 	b, err := c.boxFor(ctx, by, id)
 	if err == nil {
 		err = c.alive(ctx, b.Subject())
@@ -432,7 +449,8 @@ func (c *Control) resumeBox(ctx context.Context, by outboard.Caller, id outboard
 		return outboard.Box{}, false, err
 	}
 	if c.clock().Add(ttl).After(b.EndAt) {
-		if err := c.record(ctx, by, "box.timeout", string(id), map[string]int{"seconds": int(ttl.Seconds())}); err != nil {
+		if err := c.record(ctx, by, "box.timeout", string(id),
+			map[string]int{"seconds": int(ttl.Seconds())}); err != nil {
 			return b, false, err
 		}
 	}
@@ -459,7 +477,8 @@ func (c *Control) UseBox(ctx context.Context, by outboard.Caller, id outboard.Bo
 // BoxSecret finds a box by its id for who claims to have its secret: match is asked with it, in constant time.
 // NotFound if there is no such box, Unauthenticated if the secret does not match, Denied if whose box it is was
 // removed.
-func (c *Control) BoxSecret(ctx context.Context, id outboard.BoxID, match func(b *outboard.Box) bool) (outboard.Box, error) {
+func (c *Control) BoxSecret(ctx context.Context, id outboard.BoxID,
+	match func(b *outboard.Box) bool) (outboard.Box, error) {
 	if !id.Valid() {
 		return outboard.Box{}, notFound("sandbox", string(id))
 	}
@@ -468,7 +487,8 @@ func (c *Control) BoxSecret(ctx context.Context, id outboard.BoxID, match func(b
 		return b, wrapLookup("sandbox", string(id), err)
 	}
 	if !match(&b) {
-		return outboard.Box{}, outboard.Errorf(outboard.Unauthenticated, "the access token of sandbox %s is missing or wrong", id)
+		return outboard.Box{}, outboard.Errorf(outboard.Unauthenticated,
+			"the access token of sandbox %s is missing or wrong", id)
 	}
 	return b, c.boxHeld(ctx, b)
 }
@@ -498,7 +518,8 @@ func (c *Control) boxHeld(ctx context.Context, b outboard.Box) error {
 		return outboard.Errorf(outboard.KindOf(err), "looking for whose sandbox it is: %w", err)
 	}
 	if !u.RemovedAt.IsZero() {
-		return outboard.Errorf(outboard.Denied, "sandbox %s is of somebody who was removed from the organization, or that has ended: its tokens open nothing", b.ID).
+		return outboard.Errorf(outboard.Denied, "sandbox %s is of somebody who was removed from the organization, "+
+			"or that has ended: its tokens open nothing", b.ID).
 			WithHint("others reach it with their own key: outboard box exec %s", b.ID)
 	}
 	return nil
@@ -553,13 +574,15 @@ func BoxError(err error) error {
 	}
 	r, ok := errors.AsType[*Refusal](err)
 	if !ok {
-		if _, known := errors.AsType[*outboard.Error](err); err == nil || known && outboard.KindOf(err) != outboard.NotFound {
+		if _, known := errors.AsType[*outboard.Error](err); err == nil || known &&
+			outboard.KindOf(err) != outboard.NotFound {
 			return err
 		}
 		return outboard.Errorf(outboard.Unavailable, "the sandbox's machine is gone: %w", err)
 	}
-	kinds := map[string]outboard.Kind{"not_found": outboard.NotFound, "invalid": outboard.Invalid, "conflict": outboard.Conflict,
-		"denied": outboard.Invalid, "busy": outboard.Exhausted, "full": outboard.Exhausted}
+	kinds := map[string]outboard.Kind{"not_found": outboard.NotFound, "invalid": outboard.Invalid,
+		"conflict": outboard.Conflict,
+		"denied":   outboard.Invalid, "busy": outboard.Exhausted, "full": outboard.Exhausted}
 	kind, ok := kinds[r.Code]
 	if !ok {
 		return outboard.Errorf(outboard.Internal, "%w", err)

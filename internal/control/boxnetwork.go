@@ -23,7 +23,8 @@ func (c *Control) checkBoxNetwork(none bool, n outboard.BoxNetwork) error {
 		return err
 	}
 	if _, beyond := netrule.ForBox(c.boxNet, n); len(beyond) > 0 {
-		return outboard.Errorf(outboard.Denied, "network: this server does not let sandboxes reach %s", quote(strings.Join(beyond, ", "))).
+		return outboard.Errorf(outboard.Denied, "network: this server does not let sandboxes reach %s",
+			quote(strings.Join(beyond, ", "))).
 			WithHint("the operator says what they may reach at most, in egress.boxes of the server's configuration")
 	}
 	return nil
@@ -49,8 +50,10 @@ func (c *Control) checkProxy(none bool, p outboard.BoxProxy) error {
 		return invalid("network: the proxy's password needs a user name")
 	}
 	if _, may := netrule.MayProxy(c.boxNet, c.boxProxies, host, port); !may {
-		return outboard.Errorf(outboard.Denied, "network: this server does not let sandboxes go through the proxy %s", quote(p.Address)).
-			WithHint("the operator lists those that they may go through in egress.boxes.proxies of the server's configuration")
+		return outboard.Errorf(outboard.Denied, "network: this server does not let sandboxes go through the proxy %s",
+			quote(p.Address)).
+			WithHint("the operator lists those that they may go through in egress.boxes.proxies of the server's " +
+				"configuration")
 	}
 	return nil
 }
@@ -69,16 +72,19 @@ func checkProxyPassword(p outboard.BoxProxy, password outboard.Secret) error {
 // SetBoxNetwork replaces what a box may reach, at once: requests under way that were judged by the old rules are
 // ended within a second. Conflict for a box that was made without any network, which no setting gives it.
 // password is that of the proxy; it is sealed.
-func (c *Control) SetBoxNetwork(ctx context.Context, by outboard.Caller, id outboard.BoxID, n outboard.BoxNetwork, headers BoxHeaders, password outboard.Secret) (outboard.Box, error) {
+func (c *Control) SetBoxNetwork(ctx context.Context, by outboard.Caller, id outboard.BoxID, n outboard.BoxNetwork,
+	headers BoxHeaders, password outboard.Secret) (outboard.Box, error) {
 	b, err := c.boxFor(ctx, by, id)
 	if err != nil {
 		return b, err
 	}
-	if err := errors.Join(c.checkBoxNetwork(false, n), headers.check(b.NoNetwork), checkProxyPassword(n.Proxy, password)); err != nil {
+	if err := errors.Join(c.checkBoxNetwork(false, n), headers.check(b.NoNetwork),
+		checkProxyPassword(n.Proxy, password)); err != nil {
 		return b, err
 	}
 	if b.NoNetwork && (!n.Closed || len(n.Allow) > 0 || !n.Proxy.IsZero()) {
-		return b, outboard.Errorf(outboard.Conflict, "sandbox %s was made without a network, and gets none while it lives", id).
+		return b, outboard.Errorf(outboard.Conflict, "sandbox %s was made without a network, and gets none while it "+
+			"lives", id).
 			WithHint("make one that is closed instead (denyOut 0.0.0.0/0), and open that")
 	}
 	if err := c.record(ctx, by, "box.network", string(id), struct {
@@ -115,14 +121,17 @@ func (c *Control) BoxNetwork(ctx context.Context, by outboard.Caller, id outboar
 		n, _ = netrule.ForBox(c.boxNet, b.Net)
 	}
 	used, err := c.store.NetUsage(ctx, string(id))
-	return Network{Mode: n.Mode, Rules: netrule.Effective(n, nil), Budget: n.Budget, Used: used, Denied: n.DenyNetworks, Except: n.DenyExcept, Headers: b.Headers.Names, Proxy: b.Net.Proxy.Address}, err
+	return Network{Mode: n.Mode, Rules: netrule.Effective(n, nil), Budget: n.Budget, Used: used, Denied: n.DenyNetworks,
+		Except: n.DenyExcept, Headers: b.Headers.Names, Proxy: b.Net.Proxy.Address}, err
 }
 
 // BoxNetworkLog returns the requests that a box has made, newest first, and what decided each.
-func (c *Control) BoxNetworkLog(ctx context.Context, by outboard.Caller, id outboard.BoxID, before int64, limit int) ([]AuditRecord, error) {
+func (c *Control) BoxNetworkLog(ctx context.Context, by outboard.Caller, id outboard.BoxID, before int64,
+	limit int) ([]AuditRecord, error) {
 	if _, err := c.Box(ctx, by, id); err != nil {
 		return nil, err
 	}
-	list, err := c.store.AuditRecords(ctx, store.AuditQuery{Actor: string(id), Action: "http.request", Before: before, Newest: true, Limit: limit})
+	list, err := c.store.AuditRecords(ctx, store.AuditQuery{Actor: string(id), Action: "http.request", Before: before,
+		Newest: true, Limit: limit})
 	return list, wrapLookup("sandbox", string(id), err)
 }

@@ -32,19 +32,22 @@ func (c *Control) budgetable(a *outboard.Agent) error {
 		return llm.Unpriced(m.Info().ID)
 	}
 	if llm.PriceAt(m, a.Model.Speed) == nil {
-		return invalid("model %s at speed fast has no list price, so money cannot be budgeted for it", quote(a.Model.ID)).
+		return invalid("model %s at speed fast has no list price, so money cannot be budgeted for it",
+			quote(a.Model.ID)).
 			WithCode("model_not_budgetable").WithHint("use the speed standard")
 	}
 	return nil
 }
 
 // patchBudget lays the budget of a patch over the session. The wire lets one be raised or removed, and never added.
-func (c *Control) patchBudget(ctx context.Context, s *Session, p SessionPatch, change *outboard.SessionUpdated) (*outboard.Budget, error) {
+func (c *Control) patchBudget(ctx context.Context, s *Session, p SessionPatch,
+	change *outboard.SessionUpdated) (*outboard.Budget, error) {
 	if p.Budget == nil || *p.Budget == s.Config.Budget {
 		return nil, nil
 	}
 	if s.Config.Budget == 0 {
-		return nil, invalid("session %s was started without a budget, and one cannot be added", s.ID).WithCode("budget_create_only").
+		return nil, invalid("session %s was started without a budget, and one cannot be added", s.ID).
+			WithCode("budget_create_only").
 			WithHint("outboard budget set session %s --money ... bounds what it spends from now on", s.ID)
 	}
 	b, err := c.store.Budget(ctx, outboard.BudgetOf(outboard.BudgetSession, string(s.ID)))
@@ -52,7 +55,8 @@ func (c *Control) patchBudget(ctx context.Context, s *Session, p SessionPatch, c
 		return nil, wrapLookup("budget of session", string(s.ID), err)
 	}
 	if *p.Budget > 0 && *p.Budget <= b.Spent.Cost {
-		return nil, invalid("the budget must be more than what was spent, which is %v", b.Spent.Cost).WithCode("budget_not_raised")
+		return nil, invalid("the budget must be more than what was spent, which is %v", b.Spent.Cost).
+			WithCode("budget_not_raised")
 	}
 	b.Limit.Cost, s.Config.Budget, change.Budget = *p.Budget, *p.Budget, p.Budget
 	return &b, nil
@@ -64,7 +68,8 @@ func checkBroke(h *outboard.Header, ps []outboard.Payload) error {
 		switch p.EventType() {
 		case outboard.TypeInputConfirmation, outboard.TypeInputToolResult, outboard.TypeInputInterrupt:
 		default:
-			return invalid("events[%d]: a budget over session %s is used up, and it takes no messages", i, h.ID).WithCode("budget_reached").
+			return invalid("events[%d]: a budget over session %s is used up, and it takes no messages", i, h.ID).
+				WithCode("budget_reached").
 				WithHint("raise the budget: outboard budget ls --session %s says which", h.ID)
 		}
 	}
@@ -106,7 +111,8 @@ func (c *Control) checkBudget(ctx context.Context, by outboard.Caller, b *outboa
 	if l.IsZero() {
 		return invalid("a budget needs at least one limit")
 	}
-	if l.Cost < 0 || l.Cost > maxBudgetCost || l.Tokens < 0 || l.Tokens > maxBudgetCount || l.Steps < 0 || l.Steps > maxBudgetCount ||
+	if l.Cost < 0 || l.Cost > maxBudgetCost || l.Tokens < 0 || l.Tokens > maxBudgetCount || l.Steps < 0 ||
+		l.Steps > maxBudgetCount ||
 		l.Running < 0 || l.Running > maxBudgetTime || l.Sandbox < 0 || l.Sandbox > maxBudgetTime {
 		return invalid("a limit of a budget is negative, or beyond any use")
 	}
@@ -167,14 +173,16 @@ func (c *Control) ownBudget(ctx context.Context, id outboard.BudgetID) (outboard
 }
 
 // setSessionBudget sets the limits of a session, and tells its log.
-func (c *Control) setSessionBudget(ctx context.Context, by outboard.Caller, b outboard.Budget) (outboard.Budget, error) {
+func (c *Control) setSessionBudget(ctx context.Context, by outboard.Caller,
+	b outboard.Budget) (outboard.Budget, error) {
 	_, err := c.edit(ctx, by, outboard.SessionID(b.Target), func(s *Session) (store.Commit, error) {
 		change := &outboard.SessionUpdated{Funded: true}
 		if s.Config.Budget != b.Limit.Cost {
 			change.Budget = &b.Limit.Cost
 		}
 		s.Config.Budget = b.Limit.Cost
-		return store.Commit{Events: []outboard.Event{outboard.NewEvent(s.Thread, change)}, Config: &s.Config, Budget: &b}, nil
+		return store.Commit{Events: []outboard.Event{outboard.NewEvent(s.Thread, change)}, Config: &s.Config,
+			Budget: &b}, nil
 	})
 	if err != nil {
 		return b, err
@@ -200,7 +208,8 @@ func (c *Control) Budgets(ctx context.Context, by outboard.Caller, p Page) ([]ou
 }
 
 // BudgetsOver returns the budgets that a session spends of.
-func (c *Control) BudgetsOver(ctx context.Context, by outboard.Caller, id outboard.SessionID) ([]outboard.Budget, error) {
+func (c *Control) BudgetsOver(ctx context.Context, by outboard.Caller,
+	id outboard.SessionID) ([]outboard.Budget, error) {
 	s, err := c.Session(ctx, by, id)
 	if err != nil {
 		return nil, err

@@ -10,11 +10,12 @@ import (
 
 // Limits of the Managed Agents wire on what a request may name.
 const (
-	maxName        = 256
-	maxAgentText   = 2048                 // description of an agent
-	maxRest        = 10 * 366 * 24 * 3600 // seconds of a lifecycle: longer than anything rests, and no overflow as a duration
-	maxEnvText     = 1024                 // description of an environment
-	maxSystem      = 100_000              // characters of a system prompt
+	maxName      = 256
+	maxAgentText = 2048 // description of an agent
+	// seconds of a lifecycle: longer than anything rests, and no overflow as a duration
+	maxRest        = 10 * 366 * 24 * 3600
+	maxEnvText     = 1024    // description of an environment
+	maxSystem      = 100_000 // characters of a system prompt
 	maxTitle       = 500
 	maxMetadata    = 16
 	maxMetaKey     = 64
@@ -66,7 +67,8 @@ func checkMetadata(m map[string]string) error {
 	return nil
 }
 
-// mergeMetadata applies a patch: a nil value deletes, and with emptyDeletes, as environments have it, an empty one too. It returns a new map, never nil.
+// mergeMetadata applies a patch: a nil value deletes, and with emptyDeletes, as environments have it, an empty
+// one too. It returns a new map, never nil.
 func mergeMetadata(old map[string]string, patch map[string]*string, emptyDeletes bool) (map[string]string, error) {
 	out := maps.Clone(old)
 	if out == nil {

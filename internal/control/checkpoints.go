@@ -103,7 +103,8 @@ type Comparison struct {
 
 // CompareCheckpoints tells what changed between two states of a session's workspace. Each is named by a
 // checkpoint's id, or by a position of the log, for the state it had then.
-func (c *Control) CompareCheckpoints(ctx context.Context, by outboard.Caller, id outboard.SessionID, from, to string, patch bool) (*Comparison, error) {
+func (c *Control) CompareCheckpoints(ctx context.Context, by outboard.Caller, id outboard.SessionID, from, to string,
+	patch bool) (*Comparison, error) {
 	h, err := c.header(ctx, by, id)
 	if err != nil {
 		return nil, err
@@ -133,7 +134,8 @@ func (c *Control) CompareCheckpoints(ctx context.Context, by outboard.Caller, id
 }
 
 // checkpointNamed finds the checkpoint that a client means.
-func (c *Control) checkpointNamed(ctx context.Context, h *outboard.Header, all []outboard.Checkpoint, name string) (outboard.CheckpointID, error) {
+func (c *Control) checkpointNamed(ctx context.Context, h *outboard.Header, all []outboard.Checkpoint,
+	name string) (outboard.CheckpointID, error) {
 	if outboard.ValidID(outboard.PrefixCheckpoint, name) {
 		i := slices.IndexFunc(all, func(k outboard.Checkpoint) bool { return string(k.ID) == name })
 		if i < 0 {
@@ -200,7 +202,8 @@ func (w *Workspace) unlike(other *Workspace, out map[string]source) (err error) 
 			return
 		}
 		name := w.final.path(at)
-		if o := &other.final.nodes[other.final.find(name)]; o.there && w.chain[n.delta].ID == other.chain[o.delta].ID && n.entry == o.entry {
+		if o := &other.final.nodes[other.final.find(name)]; o.there && w.chain[n.delta].ID == other.chain[o.delta].ID &&
+			n.entry == o.entry {
 			return
 		}
 		err = w.hold(changeBytes + 2*len(name))
@@ -215,7 +218,8 @@ func (e *FileState) same(f *FileState) bool {
 }
 
 // look reads the entries of some paths. held counts the content that is kept, over both sides.
-func (w *Workspace) look(ctx context.Context, want map[string]source, patch bool, held *int64) (map[string]*FileState, error) {
+func (w *Workspace) look(ctx context.Context, want map[string]source, patch bool,
+	held *int64) (map[string]*FileState, error) {
 	out := make(map[string]*FileState, len(want))
 	byDelta := map[int]map[int][]string{}
 	for name, s := range want {

@@ -12,7 +12,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// If this fails, setting the host's clock back brings back what had ended: a login, a grant, the time for an approval; while the server runs, or by starting it again.
+// If this fails, setting the host's clock back brings back what had ended: a login, a grant, the time for an
+// approval; while the server runs, or by starting it again.
 func TestClockSetBack(t *testing.T) {
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	var host atomic.Int64
@@ -21,7 +22,8 @@ func TestClockSetBack(t *testing.T) {
 	dir := t.TempDir()
 	open := func(trust bool) (*store.Store, *control.Control) {
 		t.Helper()
-		s, err := store.Open(t.Context(), store.Config{Path: filepath.Join(dir, "db"), Now: func() time.Time { return time.UnixMicro(host.Load()).UTC() }, TrustClock: trust})
+		s, err := store.Open(t.Context(), store.Config{Path: filepath.Join(dir, "db"),
+			Now: func() time.Time { return time.UnixMicro(host.Load()).UTC() }, TrustClock: trust})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,10 +42,13 @@ func TestClockSetBack(t *testing.T) {
 		}
 	}
 	later := noon.Add(time.Hour)
-	must(s.PutKey(t.Context(), outboard.Key{ID: "apikey_1", Name: "n", Hash: control.HashSecret("s"), Role: outboard.RoleAdmin, Kind: outboard.KeyLogin,
+	must(s.PutKey(t.Context(), outboard.Key{ID: "apikey_1", Name: "n", Hash: control.HashSecret("s"),
+		Role: outboard.RoleAdmin, Kind: outboard.KeyLogin,
 		Org: outboard.DefaultOrg, CreatedAt: noon, ExpiresAt: later}))
-	must(s.PutGrant(t.Context(), outboard.Grant{ID: "grant_1", Actions: []string{"bash"}, Resources: []string{"*"}, CreatedAt: noon, ExpiresAt: later, ApprovedBy: "apikey_1"}))
-	a := outboard.Approval{ID: "apr_1", Session: "sesn_1", Resource: "h", State: outboard.ApprovalPending, CreatedAt: noon, ExpiresAt: later, Net: &outboard.NetTarget{Host: "h"}}
+	must(s.PutGrant(t.Context(), outboard.Grant{ID: "grant_1", Actions: []string{"bash"}, Resources: []string{"*"},
+		CreatedAt: noon, ExpiresAt: later, ApprovedBy: "apikey_1"}))
+	a := outboard.Approval{ID: "apr_1", Session: "sesn_1", Resource: "h", State: outboard.ApprovalPending,
+		CreatedAt: noon, ExpiresAt: later, Net: &outboard.NetTarget{Host: "h"}}
 	_, err := s.AskNet(t.Context(), a, store.NetAsks{Pending: 9, Session: 9, Org: 9})
 	must(err)
 	valid := func(s *store.Store, c *control.Control) (n int) {

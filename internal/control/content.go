@@ -15,7 +15,8 @@ import (
 var spillSteps = []int{outboard.MaxInlineContent, 4 << 10, 256}
 
 // spillAll makes events of payloads, with large content moved to blob. They go into a session of org.
-func (c *Control) spillAll(ctx context.Context, org outboard.OrgID, thread outboard.ThreadID, ps []outboard.Payload) ([]outboard.Event, error) {
+func (c *Control) spillAll(ctx context.Context, org outboard.OrgID, thread outboard.ThreadID,
+	ps []outboard.Payload) ([]outboard.Event, error) {
 	var out []outboard.Event
 	seen := &pictures{left: decodedPixels}
 	for _, p := range ps {
@@ -29,7 +30,8 @@ func (c *Control) spillAll(ctx context.Context, org outboard.OrgID, thread outbo
 }
 
 // spillEvent checks the content of an input and makes its event.
-func (c *Control) spillEvent(ctx context.Context, org outboard.OrgID, thread outboard.ThreadID, p outboard.Payload, seen *pictures) (outboard.Event, error) {
+func (c *Control) spillEvent(ctx context.Context, org outboard.OrgID, thread outboard.ThreadID, p outboard.Payload,
+	seen *pictures) (outboard.Event, error) {
 	blocks := contentOf(p)
 	if blocks == nil {
 		return outboard.NewEvent(thread, p), nil
@@ -49,7 +51,8 @@ func (c *Control) spillEvent(ctx context.Context, org outboard.OrgID, thread out
 			return ev, nil
 		}
 	}
-	return outboard.Event{}, outboard.Errorf(outboard.TooLarge, "an event has more than %d bytes besides its large blocks", outboard.MaxEventData).
+	return outboard.Event{}, outboard.Errorf(outboard.TooLarge,
+		"an event has more than %d bytes besides its large blocks", outboard.MaxEventData).
 		WithHint("use fewer, larger blocks")
 }
 
@@ -152,7 +155,8 @@ func (c *Control) put(ctx context.Context, r io.Reader) (outboard.BlobRef, error
 	return ref, nil
 }
 
-// Load returns the bytes of content that was moved to blob. It is for readers of events that Follow, Events or Waiting gave.
+// Load returns the bytes of content that was moved to blob. It is for readers of events that Follow, Events or
+// Waiting gave.
 func (c *Control) Load(ctx context.Context, ref outboard.BlobRef) ([]byte, error) {
 	if ref.Size > outboard.MaxBody {
 		return nil, outboard.Errorf(outboard.TooLarge, "content %s has %d bytes", ref.Digest, ref.Size)

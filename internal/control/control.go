@@ -129,7 +129,8 @@ type Model = llm.Info
 
 // New returns a Control. Store and Blob are required.
 func New(cfg Config) *Control {
-	c := &Control{store: cfg.Store, blob: cfg.Blob, spool: cfg.Spool, imports: newTurns(maxImports), fleet: cfg.Fleet, models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
+	c := &Control{store: cfg.Store, blob: cfg.Blob, spool: cfg.Spool, imports: newTurns(maxImports), fleet: cfg.Fleet,
+		models: cfg.Models, policy: cfg.Policy, live: cfg.Live, vault: cfg.Vault, kill: cfg.Kill, witness: cfg.Audit, dirs: cfg.Directories,
 		log: cfg.Logger, now: cfg.Now, able: cfg.Isolation, login: cfg.Login, trusted: cfg.Trusted, reach: cfg.Reachable, boxNet: cfg.Boxes, boxProxies: cfg.BoxProxies, bounds: cfg.Bounds, exchanges: make(chan struct{}, maxExchanges),
 		accounts: map[outboard.SessionID]outboard.Header{}, withdrawals: newWithdrawals()}
 	if c.log == nil {
@@ -230,7 +231,8 @@ const (
 
 // gather reads a page of large rows a few at a time, and ends it early once it is large. more then says that rows may
 // follow.
-func gather[T any](read func(Page) ([]T, error), p Page, size func(*T) int64, id func(*T) string) (out []T, more bool, err error) {
+func gather[T any](read func(Page) ([]T, error), p Page, size func(*T) int64, id func(*T) string) (out []T, more bool,
+	err error) {
 	var sum int64
 	step := int64(pageStep)
 	for limit := p.Limit; len(out) < limit; p.Cursor = id(&out[len(out)-1]) {
@@ -259,7 +261,8 @@ const tieRows = 16
 
 // listAfter reads a page of a list whose rows can be deleted while a client walks it. When the row of the cursor
 // is gone, the page begins after the time it had: at is that time, and key tells a row's time and id.
-func listAfter[T any](list func(Page) ([]T, error), p Page, at time.Time, key func(T) (time.Time, string)) ([]T, error) {
+func listAfter[T any](list func(Page) ([]T, error), p Page, at time.Time, key func(T) (time.Time, string)) ([]T,
+	error) {
 	rows, err := list(p)
 	if err == nil || p.Cursor == "" || at.IsZero() || outboard.KindOf(err) != outboard.Invalid {
 		return rows, err

@@ -15,7 +15,8 @@ import (
 // session makes one with an agent that has nothing special.
 func session(t testing.TB, c *control.Control) control.Session {
 	t.Helper()
-	a, err := c.CreateAgent(t.Context(), admin, outboard.Agent{Name: "a", Model: outboard.ModelConfig{ID: "script/steps"}})
+	a, err := c.CreateAgent(t.Context(), admin, outboard.Agent{Name: "a",
+		Model: outboard.ModelConfig{ID: "script/steps"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,11 +36,13 @@ func say(text string) *outboard.InputMessage {
 	return &outboard.InputMessage{Content: []outboard.Content{outboard.Text(text)}}
 }
 
-// Fails if a crash between writing the key file and storing the key locks everybody out, or a second start makes a second key.
+// Fails if a crash between writing the key file and storing the key locks everybody out, or a second start makes
+// a second key.
 func TestEnsureAdminKey(t *testing.T) {
 	c, _, _ := parts(t)
 	lost, secret := "", ""
-	if _, err := c.EnsureAdminKey(t.Context(), func(s string) error { lost = s; return os.ErrPermission }); !errors.Is(err, os.ErrPermission) {
+	if _, err := c.EnsureAdminKey(t.Context(),
+		func(s string) error { lost = s; return os.ErrPermission }); !errors.Is(err, os.ErrPermission) {
 		t.Fatalf("a key that cannot be saved: %v", err)
 	}
 	if _, err := c.Authenticate(t.Context(), lost); outboard.KindOf(err) != outboard.Unauthenticated {
@@ -82,25 +85,32 @@ func TestZeroCaller(t *testing.T) {
 	}
 }
 
-// Fails if an update that changes nothing makes a version, or one that was decided on an old version overwrites a newer one.
+// Fails if an update that changes nothing makes a version, or one that was decided on an old version overwrites
+// a newer one.
 func TestAgentVersions(t *testing.T) {
 	c, _, _ := parts(t)
-	a, err := c.CreateAgent(t.Context(), admin, outboard.Agent{Name: "a", Model: outboard.ModelConfig{ID: "m", Effort: "low"},
-		Tools: []outboard.Toolset{{Kind: "custom", Name: "c", Description: "d", InputSchema: []byte(`{"type":"object","properties":{}}`)}}})
+	a, err := c.CreateAgent(t.Context(), admin, outboard.Agent{Name: "a",
+		Model: outboard.ModelConfig{ID: "m", Effort: "low"},
+		Tools: []outboard.Toolset{{Kind: "custom", Name: "c", Description: "d",
+			InputSchema: []byte(`{"type":"object","properties":{}}`)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	same := []outboard.Toolset{{Kind: "custom", Name: "c", Description: "d", InputSchema: []byte(`{ "properties":{}, "type":"object" }`)}}
-	for _, p := range []control.AgentPatch{{}, {Name: new("a")}, {Tools: &same}, {Model: &outboard.ModelConfig{ID: "m"}, KeepEffort: true}} {
+	same := []outboard.Toolset{{Kind: "custom", Name: "c", Description: "d",
+		InputSchema: []byte(`{ "properties":{}, "type":"object" }`)}}
+	for _, p := range []control.AgentPatch{{}, {Name: new("a")}, {Tools: &same},
+		{Model: &outboard.ModelConfig{ID: "m"}, KeepEffort: true}} {
 		if got, err := c.UpdateAgent(t.Context(), admin, a.ID, p); err != nil || got.Version != 1 {
 			t.Errorf("%+v: version %d, %v", p, got.Version, err)
 		}
 	}
-	got, err := c.UpdateAgent(t.Context(), admin, a.ID, control.AgentPatch{Model: &outboard.ModelConfig{ID: "other"}, KeepEffort: true})
+	got, err := c.UpdateAgent(t.Context(), admin, a.ID, control.AgentPatch{Model: &outboard.ModelConfig{ID: "other"},
+		KeepEffort: true})
 	if err != nil || got.Version != 2 || got.Model.Effort != "" {
 		t.Errorf("another model: %+v, %v", got.Model, err)
 	}
-	if _, err := c.UpdateAgent(t.Context(), admin, a.ID, control.AgentPatch{Version: new(1)}); outboard.KindOf(err) != outboard.Conflict {
+	if _, err := c.UpdateAgent(t.Context(), admin, a.ID,
+		control.AgentPatch{Version: new(1)}); outboard.KindOf(err) != outboard.Conflict {
 		t.Errorf("a no-op on an old version: %v", err)
 	}
 	old, err := c.Agent(t.Context(), admin, a.ID, 1)
@@ -172,16 +182,22 @@ func TestLargeContentMovesOut(t *testing.T) {
 func TestLateAnswers(t *testing.T) {
 	c, st, _ := parts(t)
 	s := session(t, c)
-	call := outboard.NewEvent(s.Thread, &outboard.CallRequested{Name: "bash", Kind: "builtin", Input: []byte(`{}`), Decision: outboard.Ask, Policy: outboard.AlwaysAsk})
-	open := outboard.NewEvent(s.Thread, &outboard.CallRequested{Name: "bash", Kind: "builtin", Input: []byte(`{}`), Decision: outboard.Ask, Policy: outboard.AlwaysAsk})
-	if _, err := st.Append(t.Context(), s.ID, 0, store.Any, call, open, outboard.NewEvent(s.Thread, &outboard.CallFinished{Call: call.ID, Outcome: outboard.OutcomeCanceled})); err != nil {
+	call := outboard.NewEvent(s.Thread, &outboard.CallRequested{Name: "bash", Kind: "builtin", Input: []byte(`{}`),
+		Decision: outboard.Ask, Policy: outboard.AlwaysAsk})
+	open := outboard.NewEvent(s.Thread, &outboard.CallRequested{Name: "bash", Kind: "builtin", Input: []byte(`{}`),
+		Decision: outboard.Ask, Policy: outboard.AlwaysAsk})
+	if _, err := st.Append(t.Context(), s.ID, 0, store.Any, call, open,
+		outboard.NewEvent(s.Thread, &outboard.CallFinished{Call: call.ID,
+			Outcome: outboard.OutcomeCanceled})); err != nil {
 		t.Fatal(err)
 	}
 	confirm := func(id outboard.CallID, allow bool) error {
-		_, err := c.Send(t.Context(), admin, s.ID, []outboard.Payload{&outboard.InputConfirmation{Call: id, Allow: allow}})
+		_, err := c.Send(t.Context(), admin, s.ID,
+			[]outboard.Payload{&outboard.InputConfirmation{Call: id, Allow: allow}})
 		return err
 	}
-	if err := confirm(call.ID, true); outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), string(call.ID)) {
+	if err := confirm(call.ID, true); outboard.KindOf(err) != outboard.Invalid ||
+		!strings.Contains(err.Error(), string(call.ID)) {
 		t.Errorf("an answer to an ended call: %v", err)
 	}
 	errs := make(chan error, 8)

@@ -27,10 +27,12 @@ type CredentialPatch struct {
 }
 
 // CreateCredential seals a new credential into a vault.
-func (c *Control) CreateCredential(ctx context.Context, by outboard.Caller, id outboard.VaultID, r CredentialRequest) (outboard.Credential, error) {
+func (c *Control) CreateCredential(ctx context.Context, by outboard.Caller, id outboard.VaultID,
+	r CredentialRequest) (outboard.Credential, error) {
 	now := c.clock()
-	cr := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: id, DisplayName: r.DisplayName,
-		Metadata: r.Metadata, Auth: r.Auth, Version: 1, CreatedAt: now, UpdatedAt: now}
+	cr := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: id,
+		DisplayName: r.DisplayName,
+		Metadata:    r.Metadata, Auth: r.Auth, Version: 1, CreatedAt: now, UpdatedAt: now}
 	k, err := c.keeper(by)
 	if err != nil {
 		return cr, err
@@ -63,7 +65,8 @@ func checkCredential(c *outboard.Credential, s *Secrets) error {
 }
 
 // credential returns the row of a credential of a vault.
-func (c *Control) credential(ctx context.Context, by outboard.Caller, in outboard.VaultID, id outboard.CredentialID) (store.Credential, error) {
+func (c *Control) credential(ctx context.Context, by outboard.Caller, in outboard.VaultID,
+	id outboard.CredentialID) (store.Credential, error) {
 	if _, err := c.Vault(ctx, by, in); err != nil {
 		return store.Credential{}, err
 	}
@@ -78,13 +81,15 @@ func (c *Control) credential(ctx context.Context, by outboard.Caller, in outboar
 }
 
 // Credential returns one, without its secrets.
-func (c *Control) Credential(ctx context.Context, by outboard.Caller, in outboard.VaultID, id outboard.CredentialID) (outboard.Credential, error) {
+func (c *Control) Credential(ctx context.Context, by outboard.Caller, in outboard.VaultID,
+	id outboard.CredentialID) (outboard.Credential, error) {
 	row, err := c.credential(ctx, by, in, id)
 	return row.Credential, err
 }
 
 // Credentials returns one page of a vault's, newest first.
-func (c *Control) Credentials(ctx context.Context, by outboard.Caller, in outboard.VaultID, p Page, at time.Time) ([]outboard.Credential, error) {
+func (c *Control) Credentials(ctx context.Context, by outboard.Caller, in outboard.VaultID, p Page,
+	at time.Time) ([]outboard.Credential, error) {
 	if _, err := c.Vault(ctx, by, in); err != nil {
 		return nil, err
 	}
@@ -101,7 +106,8 @@ func (c *Control) Credentials(ctx context.Context, by outboard.Caller, in outboa
 }
 
 // UpdateCredential applies a patch. Running sessions have the result within a second.
-func (c *Control) UpdateCredential(ctx context.Context, by outboard.Caller, in outboard.VaultID, id outboard.CredentialID, p CredentialPatch) (outboard.Credential, error) {
+func (c *Control) UpdateCredential(ctx context.Context, by outboard.Caller, in outboard.VaultID,
+	id outboard.CredentialID, p CredentialPatch) (outboard.Credential, error) {
 	k, err := c.keeper(by)
 	if err != nil {
 		return outboard.Credential{}, err
@@ -111,7 +117,8 @@ func (c *Control) UpdateCredential(ctx context.Context, by outboard.Caller, in o
 		return old, err
 	}
 	if p.Auth != nil && p.Type != old.Auth.Type {
-		return old, invalid("auth.type of credential %s is %s and cannot change to %s", id, old.Auth.Type, quote(p.Type))
+		return old, invalid("auth.type of credential %s is %s and cannot change to %s", id, old.Auth.Type,
+			quote(p.Type))
 	}
 	if err := c.record(ctx, by, "credential.update", string(id), credentialRule(&old)); err != nil {
 		return old, err
@@ -136,7 +143,8 @@ func (c *Control) UpdateCredential(ctx context.Context, by outboard.Caller, in o
 }
 
 // ArchiveCredential purges a credential's secrets. Archiving twice is the same as once.
-func (c *Control) ArchiveCredential(ctx context.Context, by outboard.Caller, in outboard.VaultID, id outboard.CredentialID) (outboard.Credential, error) {
+func (c *Control) ArchiveCredential(ctx context.Context, by outboard.Caller, in outboard.VaultID,
+	id outboard.CredentialID) (outboard.Credential, error) {
 	k, err := c.keeper(by)
 	if err != nil {
 		return outboard.Credential{}, err
@@ -175,7 +183,8 @@ func (c *Control) retireVault(ctx context.Context, k *vault.Keeper, why string, 
 }
 
 // DeleteCredential removes a credential.
-func (c *Control) DeleteCredential(ctx context.Context, by outboard.Caller, in outboard.VaultID, id outboard.CredentialID) error {
+func (c *Control) DeleteCredential(ctx context.Context, by outboard.Caller, in outboard.VaultID,
+	id outboard.CredentialID) error {
 	k, err := c.keeper(by)
 	if err != nil {
 		return err
@@ -191,7 +200,8 @@ func (c *Control) DeleteCredential(ctx context.Context, by outboard.Caller, in o
 }
 
 // ValidateCredential tries an mcp_oauth credential at its MCP server.
-func (c *Control) ValidateCredential(ctx context.Context, by outboard.Caller, in outboard.VaultID, id outboard.CredentialID) (Validation, error) {
+func (c *Control) ValidateCredential(ctx context.Context, by outboard.Caller, in outboard.VaultID,
+	id outboard.CredentialID) (Validation, error) {
 	k, err := c.keeper(by)
 	if err != nil {
 		return Validation{}, err
@@ -211,7 +221,8 @@ func (c *Control) ValidateCredential(ctx context.Context, by outboard.Caller, in
 
 // TestCredential says whether a credential would be used on a request, and if not, why. It opens the secret but
 // shows nothing of it.
-func (c *Control) TestCredential(ctx context.Context, by outboard.Caller, in outboard.VaultID, id outboard.CredentialID, method, url string) (why string, err error) {
+func (c *Control) TestCredential(ctx context.Context, by outboard.Caller, in outboard.VaultID, id outboard.CredentialID,
+	method, url string) (why string, err error) {
 	k, err := c.keeper(by)
 	if err != nil {
 		return "", err

@@ -18,13 +18,15 @@ func TestDeliverablesMoveTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := outboard.File{ID: outboard.NewID[outboard.FileID](outboard.PrefixFile), Filename: "report", MediaType: "text/plain", Blob: ref,
+	f := outboard.File{ID: outboard.NewID[outboard.FileID](outboard.PrefixFile), Filename: "report",
+		MediaType: "text/plain", Blob: ref,
 		Downloadable: true, Session: s.ID, Path: "out/report"}
 	gone := outboard.NewID[outboard.FileID](outboard.PrefixFile) // was deleted since
-	if _, err := st.Commit(t.Context(), store.Commit{Session: s.ID, Expect: store.Any, Files: []outboard.File{f}, Events: []outboard.Event{
-		outboard.NewEvent(s.Thread, &outboard.FileHarvested{File: f.ID, Path: f.Path}),
-		outboard.NewEvent(s.Thread, &outboard.FileHarvested{File: gone, Path: "out/gone"}),
-	}}); err != nil {
+	if _, err := st.Commit(t.Context(), store.Commit{Session: s.ID, Expect: store.Any, Files: []outboard.File{f},
+		Events: []outboard.Event{
+			outboard.NewEvent(s.Thread, &outboard.FileHarvested{File: f.ID, Path: f.Path}),
+			outboard.NewEvent(s.Thread, &outboard.FileHarvested{File: gone, Path: "out/gone"}),
+		}}); err != nil {
 		t.Fatal(err)
 	}
 	from := a
@@ -63,7 +65,8 @@ func content(t *testing.T, c *control.Control, id outboard.FileID) string {
 // harvested are the files that a session's log says it gave out.
 func harvested(t *testing.T, c *control.Control, id outboard.SessionID) (out []outboard.FileID) {
 	t.Helper()
-	evs, err := c.Events(t.Context(), admin, id, control.EventQuery{Types: []outboard.EventType{outboard.TypeFileHarvested}})
+	evs, err := c.Events(t.Context(), admin, id,
+		control.EventQuery{Types: []outboard.EventType{outboard.TypeFileHarvested}})
 	if err != nil {
 		t.Fatal(err)
 	}

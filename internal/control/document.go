@@ -35,9 +35,9 @@ func CheckJSON(b []byte) error {
 	return d.check()
 }
 
-// DecodeJSON decodes an object of a client of any version into the value v points at: what is not known is ignored. What
-// two readers would read in two ways is refused, and so is the name of a field in another case, which some readers take
-// for the field.
+// DecodeJSON decodes an object of a client of any version into the value v points at: what is not known is
+// ignored. What two readers would read in two ways is refused, and so is the name of a field in another case,
+// which some readers take for the field.
 func DecodeJSON(b []byte, v any) error {
 	if err := CheckJSON(b); err != nil {
 		return err

@@ -7,8 +7,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// settleWait is how long a request waits for checkpoints that are only on a machine's host: storing what a call changed takes a
-// fraction of a second.
+// settleWait is how long a request waits for checkpoints that are only on a machine's host: storing what a call
+// changed takes a fraction of a second.
 const settleWait = 30 * time.Second
 
 // settle waits until every checkpoint of a chain can be read, and puts the rows as they are then in their places.

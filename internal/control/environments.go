@@ -35,9 +35,11 @@ type EnvironmentPatch struct {
 
 // CreateEnvironment stores a new environment: what p says, and for the rest a cloud environment that reaches
 // nothing but the package managers of its packages.
-func (c *Control) CreateEnvironment(ctx context.Context, by outboard.Caller, p EnvironmentPatch) (outboard.Environment, error) {
+func (c *Control) CreateEnvironment(ctx context.Context, by outboard.Caller,
+	p EnvironmentPatch) (outboard.Environment, error) {
 	now := c.clock()
-	e := outboard.Environment{ID: outboard.NewID[outboard.EnvironmentID](outboard.PrefixEnvironment), CreatedAt: now, UpdatedAt: now, Org: by.In()}
+	e := outboard.Environment{ID: outboard.NewID[outboard.EnvironmentID](outboard.PrefixEnvironment), CreatedAt: now,
+		UpdatedAt: now, Org: by.In()}
 	if err := requireDeveloper(by, scopeEnvironments); err != nil {
 		return e, err
 	}
@@ -80,13 +82,15 @@ func (p *EnvironmentPatch) apply(e *outboard.Environment) error {
 		p.Config(&e.Config)
 	}
 	if n := &e.Config.Networking; e.Config.Kind == "cloud" && n.Mode == "" {
-		n.Mode, n.AllowPackageManagers = "limited", len(e.Config.Packages) > 0 // what it lists packages for it must reach
+		// what it lists packages for it must reach
+		n.Mode, n.AllowPackageManagers = "limited", len(e.Config.Packages) > 0
 	}
 	return checkEnvironment(e)
 }
 
 // Environment returns one environment.
-func (c *Control) Environment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) (outboard.Environment, error) {
+func (c *Control) Environment(ctx context.Context, by outboard.Caller,
+	id outboard.EnvironmentID) (outboard.Environment, error) {
 	if err := requireReader(by); err != nil {
 		return outboard.Environment{}, err
 	}
@@ -102,7 +106,8 @@ func (c *Control) Environment(ctx context.Context, by outboard.Caller, id outboa
 
 // Environments returns one page, newest first, as Agents does. at is when the cursor's row was made: it may be deleted
 // by now.
-func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page, at time.Time) (_ []outboard.Environment, more bool, err error) {
+func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page,
+	at time.Time) (_ []outboard.Environment, more bool, err error) {
 	if err := requireReader(by); err != nil {
 		return nil, false, err
 	}
@@ -115,7 +120,8 @@ func (c *Control) Environments(ctx context.Context, by outboard.Caller, p Page, 
 }
 
 // UpdateEnvironment applies a patch. Running sessions keep what they started with.
-func (c *Control) UpdateEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID, p EnvironmentPatch) (outboard.Environment, error) {
+func (c *Control) UpdateEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID,
+	p EnvironmentPatch) (outboard.Environment, error) {
 	if err := requireDeveloper(by, scopeEnvironments); err != nil {
 		return outboard.Environment{}, err
 	}
@@ -127,7 +133,8 @@ func (c *Control) UpdateEnvironment(ctx context.Context, by outboard.Caller, id 
 		return e, invalid("environment %s is archived and cannot be changed", id).WithCode("environment_archived")
 	}
 	if p.Kind != nil && *p.Kind != e.Config.Kind {
-		return e, invalid("config.type of environment %s is %s and cannot change to %s", id, e.Config.Kind, quote(*p.Kind)).
+		return e, invalid("config.type of environment %s is %s and cannot change to %s", id, e.Config.Kind,
+			quote(*p.Kind)).
 			WithCode("invalid_config_type_change")
 	}
 	before := e.Config
@@ -156,7 +163,8 @@ func (c *Control) UpdateEnvironment(ctx context.Context, by outboard.Caller, id 
 }
 
 // ArchiveEnvironment archives an environment: no new sessions. Archiving twice is the same as once.
-func (c *Control) ArchiveEnvironment(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) (outboard.Environment, error) {
+func (c *Control) ArchiveEnvironment(ctx context.Context, by outboard.Caller,
+	id outboard.EnvironmentID) (outboard.Environment, error) {
 	if err := requireDeveloper(by, scopeEnvironments); err != nil {
 		return outboard.Environment{}, err
 	}
@@ -244,13 +252,15 @@ func checkCloud(cfg *outboard.EnvConfig) error {
 		return invalid("config.networking.type must be unrestricted, limited or none, not %s", quote(n.Mode))
 	}
 	if len(n.AllowedHosts) > maxHosts {
-		return invalid("config.networking.allowed_hosts must have at most %d entries, not %d", maxHosts, len(n.AllowedHosts))
+		return invalid("config.networking.allowed_hosts must have at most %d entries, not %d", maxHosts,
+			len(n.AllowedHosts))
 	}
 	for _, h := range n.AllowedHosts {
 		if !hostName.MatchString(strings.TrimPrefix(h, "*.")) {
 			return invalid("config.networking.allowed_hosts: %s is neither a host name nor *.name", quote(h))
 		}
-		if err := netrule.Check(outboard.NetRule{Host: strings.ToLower(h)}); err != nil { // it would be accepted, and reach nothing
+		// it would be accepted, and reach nothing
+		if err := netrule.Check(outboard.NetRule{Host: strings.ToLower(h)}); err != nil {
 			return invalid("config.networking.allowed_hosts: %s: %w", quote(h), err)
 		}
 	}
@@ -300,7 +310,8 @@ func (c *Control) mayBegin(by outboard.Caller, had string, cfg *outboard.EnvConf
 			return nil
 		}
 	}
-	return outboard.Errorf(outboard.Denied, "config.outboard.rootfs: only who runs the server may name %s of its machine", quote(path)).
+	return outboard.Errorf(outboard.Denied, "config.outboard.rootfs: only who runs the server may name %s of its "+
+		"machine", quote(path)).
 		WithHint("the server's configuration lists what everybody may name: images.directories")
 }
 
@@ -312,7 +323,8 @@ func checkMachine(cfg *outboard.EnvConfig) error {
 			return invalid("config.outboard.rootfs: %w", err)
 		}
 	case cfg.Rootfs != "" && cfg.Rootfs != "host" && !filepath.IsAbs(cfg.Rootfs):
-		return invalid("config.outboard.rootfs must be host, debootstrap:SUITE or an absolute path on the server, not %s", quote(cfg.Rootfs))
+		return invalid("config.outboard.rootfs must be host, debootstrap:SUITE or an absolute path on the server, "+
+			"not %s", quote(cfg.Rootfs))
 	}
 	if err := length("config.outboard.rootfs", cfg.Rootfs, 0, 4096); err != nil {
 		return err
@@ -339,8 +351,10 @@ func checkMachine(cfg *outboard.EnvConfig) error {
 	if err := cfg.Limits.Check(); err != nil {
 		return invalid("config.outboard.limits.%w", err)
 	}
-	if l := cfg.Lifecycle; max(l.StopAfterSec, l.DropAfterSec, l.MaxAgeSec) > maxRest || l.StopAfterSec > 0 && l.DropAfterSec > 0 && l.DropAfterSec < l.StopAfterSec {
-		return invalid("config.outboard.lifecycle: drop_after_seconds must not be before stop_after_seconds, and none over %d", int64(maxRest))
+	if l := cfg.Lifecycle; max(l.StopAfterSec, l.DropAfterSec, l.MaxAgeSec) > maxRest || l.StopAfterSec > 0 &&
+		l.DropAfterSec > 0 && l.DropAfterSec < l.StopAfterSec {
+		return invalid("config.outboard.lifecycle: drop_after_seconds must not be before stop_after_seconds, and "+
+			"none over %d", int64(maxRest))
 	}
 	return nil
 }

@@ -25,7 +25,8 @@ var accountTypes = []outboard.EventType{outboard.TypeTurnStarted, outboard.TypeT
 var stopTypes = []outboard.EventType{outboard.TypeTurnEnded, outboard.TypeTurnRetrying}
 
 // Events returns one page of the log of a session the caller may see.
-func (c *Control) Events(ctx context.Context, by outboard.Caller, id outboard.SessionID, q EventQuery) ([]outboard.Event, error) {
+func (c *Control) Events(ctx context.Context, by outboard.Caller, id outboard.SessionID,
+	q EventQuery) ([]outboard.Event, error) {
 	if _, err := c.header(ctx, by, id); err != nil {
 		return nil, err
 	}
@@ -43,7 +44,8 @@ func (c *Control) Waiting(ctx context.Context, by outboard.Caller, id outboard.S
 }
 
 // Event returns one event of a session.
-func (c *Control) Event(ctx context.Context, by outboard.Caller, id outboard.SessionID, ev outboard.EventID) (outboard.Event, error) {
+func (c *Control) Event(ctx context.Context, by outboard.Caller, id outboard.SessionID,
+	ev outboard.EventID) (outboard.Event, error) {
 	if _, err := c.header(ctx, by, id); err != nil {
 		return outboard.Event{}, err
 	}
@@ -53,7 +55,8 @@ func (c *Control) Event(ctx context.Context, by outboard.Caller, id outboard.Ses
 
 // Follow yields the session's events after a position, past and future, until ctx ends or the session is deleted
 // (NotFound).
-func (c *Control) Follow(ctx context.Context, by outboard.Caller, id outboard.SessionID, after int64) iter.Seq2[outboard.Event, error] {
+func (c *Control) Follow(ctx context.Context, by outboard.Caller, id outboard.SessionID,
+	after int64) iter.Seq2[outboard.Event, error] {
 	if _, err := c.header(ctx, by, id); err != nil {
 		return func(yield func(outboard.Event, error) bool) { yield(outboard.Event{}, err) }
 	}
@@ -72,7 +75,8 @@ func (c *Control) Deltas(ctx context.Context, by outboard.Caller, id outboard.Se
 }
 
 // configTypes are the events that say what a session's config is.
-var configTypes = []outboard.EventType{outboard.TypeSessionCreated, outboard.TypeSessionUpdated, outboard.TypeSessionForked}
+var configTypes = []outboard.EventType{outboard.TypeSessionCreated, outboard.TypeSessionUpdated,
+	outboard.TypeSessionForked}
 
 // ConfigFrom is a config that a session had from one of its events on.
 type ConfigFrom struct {
@@ -90,7 +94,8 @@ func (c *Control) ConfigAt(ctx context.Context, id outboard.SessionID, seq int64
 }
 
 // Configs returns the configs a session had after one that it had at some position, up to an event.
-func (c *Control) Configs(ctx context.Context, id outboard.SessionID, last ConfigFrom, upto int64) ([]ConfigFrom, error) {
+func (c *Control) Configs(ctx context.Context, id outboard.SessionID, last ConfigFrom,
+	upto int64) ([]ConfigFrom, error) {
 	var out []ConfigFrom
 	q := EventQuery{After: last.Seq, Before: upto + 1, Types: configTypes, Limit: accountPage, Bytes: configBytes}
 	for {
@@ -167,7 +172,8 @@ func (c *Control) Accounted(id outboard.SessionID, h outboard.Header) {
 
 // account adds what changed the sums of h between its position and another one after it. It reports whether they
 // began anew in between.
-func (c *Control) account(ctx context.Context, id outboard.SessionID, h *outboard.Header, upto int64) (anew bool, err error) {
+func (c *Control) account(ctx context.Context, id outboard.SessionID, h *outboard.Header,
+	upto int64) (anew bool, err error) {
 	q := EventQuery{After: h.Head, Before: upto + 1, Types: accountTypes, Limit: accountPage}
 	for q.After < upto {
 		page, err := c.store.Events(ctx, id, q)
@@ -220,7 +226,8 @@ func (c *Control) accountBefore(ctx context.Context, id outboard.SessionID, seq 
 
 // accountBack returns the sums at the last end of a running spell up to seq, from those of a position after it.
 // It is not ok when there is none, or when the sums began anew in between.
-func (c *Control) accountBack(ctx context.Context, id outboard.SessionID, from outboard.Header, seq int64) (h outboard.Header, ok bool, err error) {
+func (c *Control) accountBack(ctx context.Context, id outboard.SessionID, from outboard.Header,
+	seq int64) (h outboard.Header, ok bool, err error) {
 	stop, err := c.store.Events(ctx, id, EventQuery{Before: seq + 1, Desc: true, Types: stopTypes, Limit: 1})
 	if err != nil || len(stop) == 0 {
 		return h, false, err
@@ -229,5 +236,6 @@ func (c *Control) accountBack(ctx context.Context, id outboard.SessionID, from o
 	if anew, err := c.account(ctx, id, &since, from.Head); err != nil || anew {
 		return h, false, err
 	}
-	return outboard.Header{Head: stop[0].Seq, Phase: outboard.PhaseIdle, Usage: from.Usage.Sub(since.Usage), Active: from.Active - since.Active}, true, nil
+	return outboard.Header{Head: stop[0].Seq, Phase: outboard.PhaseIdle, Usage: from.Usage.Sub(since.Usage),
+		Active: from.Active - since.Active}, true, nil
 }

@@ -106,8 +106,9 @@ func (c *Control) Export(ctx context.Context, by outboard.Caller, id outboard.Se
 		return nil, err
 	}
 	cfg.VaultIDs, cfg.Owner = nil, outboard.Owner{}
-	x := &Export{c: c, blobs: map[string]outboard.BlobRef{}, session: exported{ID: id, Thread: h.Thread, Title: h.Title, Metadata: h.Metadata,
-		AgentID: h.AgentID, AgentVersion: h.AgentVersion, Environment: h.EnvironmentID, Seq: pos.seq, InTurn: pos.inTurn,
+	x := &Export{c: c, blobs: map[string]outboard.BlobRef{}, session: exported{ID: id, Thread: h.Thread, Title: h.Title,
+		Metadata: h.Metadata,
+		AgentID:  h.AgentID, AgentVersion: h.AgentVersion, Environment: h.EnvironmentID, Seq: pos.seq, InTurn: pos.inTurn,
 		Checkpoint: pos.checkpoint, CreatedAt: h.CreatedAt, Config: cfg}}
 	if err := x.addChain(ctx); err != nil {
 		return nil, err
@@ -118,7 +119,8 @@ func (c *Control) Export(ctx context.Context, by outboard.Caller, id outboard.Se
 	if err := x.leave(ctx, &h); err != nil {
 		return nil, err
 	}
-	return x, c.record(ctx, by, "session.export", string(id), map[string]any{"seq": x.session.Seq, "checkpoint": x.session.Checkpoint})
+	return x, c.record(ctx, by, "session.export", string(id), map[string]any{"seq": x.session.Seq,
+		"checkpoint": x.session.Checkpoint})
 }
 
 // addChain takes the checkpoint with all that it builds on.
@@ -355,7 +357,8 @@ func (x *Export) blob(ctx context.Context, ref outboard.BlobRef) error {
 }
 
 func (x *Export) entry(name string, size int64, hash string, r io.Reader) error {
-	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: x.session.CreatedAt.Truncate(time.Second), Format: tar.FormatPAX}
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600,
+		ModTime: x.session.CreatedAt.Truncate(time.Second), Format: tar.FormatPAX}
 	if err := x.tw.WriteHeader(h); err != nil {
 		return err
 	}

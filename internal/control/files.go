@@ -50,7 +50,8 @@ func (c *Control) StoreBytes(ctx context.Context, by outboard.Caller, r io.Reade
 }
 
 // CreateFile makes stored bytes a file.
-func (c *Control) CreateFile(ctx context.Context, by outboard.Caller, u Upload, ref outboard.BlobRef) (outboard.File, error) {
+func (c *Control) CreateFile(ctx context.Context, by outboard.Caller, u Upload,
+	ref outboard.BlobRef) (outboard.File, error) {
 	if err := requireDeveloper(by, scopeFiles); err != nil {
 		return outboard.File{}, err
 	}
@@ -60,8 +61,9 @@ func (c *Control) CreateFile(ctx context.Context, by outboard.Caller, u Upload, 
 	if err := checkUpload(u); err != nil {
 		return outboard.File{}, err
 	}
-	f := outboard.File{ID: outboard.NewID[outboard.FileID](outboard.PrefixFile), Filename: u.Filename, MediaType: u.MediaType,
-		Blob: ref, CreatedAt: c.clock(), Org: by.In()}
+	f := outboard.File{ID: outboard.NewID[outboard.FileID](outboard.PrefixFile), Filename: u.Filename,
+		MediaType: u.MediaType,
+		Blob:      ref, CreatedAt: c.clock(), Org: by.In()}
 	if u.Expires > 0 {
 		f.ExpiresAt = f.CreatedAt.Add(u.Expires)
 	}
@@ -78,14 +80,16 @@ func checkUpload(u Upload) error {
 	if err := length("filename", u.Filename, 1, maxFilename); err != nil {
 		return err
 	}
-	if !utf8.ValidString(u.Filename) || strings.ContainsFunc(u.Filename, unicode.IsControl) || strings.ContainsAny(u.Filename, `/\`) {
+	if !utf8.ValidString(u.Filename) || strings.ContainsFunc(u.Filename, unicode.IsControl) ||
+		strings.ContainsAny(u.Filename, `/\`) {
 		return invalid("filename %s has control characters or slashes", quote(u.Filename))
 	}
 	if err := length("mime_type", u.MediaType, 1, maxMIME); err != nil {
 		return err
 	}
 	if u.Expires != 0 && (u.Expires < minExpiry || u.Expires > maxExpiry) {
-		return invalid("expires_in_seconds must be %d to %d, not %d", int(minExpiry.Seconds()), int(maxExpiry.Seconds()), int64(u.Expires.Seconds()))
+		return invalid("expires_in_seconds must be %d to %d, not %d", int(minExpiry.Seconds()),
+			int(maxExpiry.Seconds()), int64(u.Expires.Seconds()))
 	}
 	return nil
 }
@@ -100,7 +104,8 @@ func (c *Control) File(ctx context.Context, by outboard.Caller, id outboard.File
 		return outboard.File{}, err
 	}
 	if c.expired(f) {
-		return f, outboard.Errorf(outboard.NotFound, "file %q expired at %s", id, f.ExpiresAt.Format(time.RFC3339)).WithCode("file_expired")
+		return f, outboard.Errorf(outboard.NotFound, "file %q expired at %s", id, f.ExpiresAt.Format(time.RFC3339)).
+			WithCode("file_expired")
 	}
 	return f, nil
 }
@@ -124,7 +129,8 @@ func (c *Control) expired(f outboard.File) bool {
 
 // Files returns one page, newest first, of a session's files, or of all when session is "". Expired ones are left out.
 // more tells whether older rows follow. at is when the cursor's row was made: it may be deleted by now.
-func (c *Control) Files(ctx context.Context, by outboard.Caller, session outboard.SessionID, ids []outboard.FileID, p Page, at time.Time) (files []outboard.File, more bool, err error) {
+func (c *Control) Files(ctx context.Context, by outboard.Caller, session outboard.SessionID, ids []outboard.FileID,
+	p Page, at time.Time) (files []outboard.File, more bool, err error) {
 	if err := requireReader(by); err != nil {
 		return nil, false, err
 	}
@@ -132,7 +138,8 @@ func (c *Control) Files(ctx context.Context, by outboard.Caller, session outboar
 	p.Limit++
 	p.Org = by.In()
 	for {
-		page, err := listAfter(func(p Page) ([]outboard.File, error) { return c.store.Files(ctx, session, ids, p) }, p, at,
+		page, err := listAfter(func(p Page) ([]outboard.File, error) { return c.store.Files(ctx, session, ids, p) }, p,
+			at,
 			func(f outboard.File) (time.Time, string) { return f.CreatedAt, string(f.ID) })
 		if err != nil {
 			return nil, false, wrapLookup("files", "", err)
@@ -154,7 +161,8 @@ func (c *Control) Files(ctx context.Context, by outboard.Caller, session outboar
 }
 
 // OpenFile returns a file's bytes. Invalid: the file is an upload, which the wire never gives back.
-func (c *Control) OpenFile(ctx context.Context, by outboard.Caller, id outboard.FileID) (outboard.File, io.ReadCloser, error) {
+func (c *Control) OpenFile(ctx context.Context, by outboard.Caller,
+	id outboard.FileID) (outboard.File, io.ReadCloser, error) {
 	f, err := c.File(ctx, by, id)
 	if err != nil {
 		return f, nil, err

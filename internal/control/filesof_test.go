@@ -65,7 +65,8 @@ func exportsWith(t testing.TB, c *control.Control, by outboard.Caller, id outboa
 // If this fails, who knows the id of another organization's file reads it, or learns that there is one.
 func TestFilesOfOthers(t *testing.T) {
 	c, st, _ := parts(t)
-	const content = "GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00;what is only the owner's" // and a picture
+	// and a picture
+	const content = "GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00;what is only the owner's"
 	file := upload(t, c, admin, content)
 	none := outboard.NewID[outboard.FileID](outboard.PrefixFile)
 	ways := map[string]func(by outboard.Caller, id outboard.FileID) (bool, error){}
@@ -74,13 +75,15 @@ func TestFilesOfOthers(t *testing.T) {
 			return []outboard.Content{{Type: kind, Source: &outboard.Source{Type: "file", File: id}}}
 		}
 		ways["a message with a "+kind] = func(by outboard.Caller, id outboard.FileID) (bool, error) {
-			evs, err := c.Send(t.Context(), by, sessionOf(t, c, by, "").ID, []outboard.Payload{&outboard.InputMessage{Content: block(id)}})
+			evs, err := c.Send(t.Context(), by, sessionOf(t, c, by, "").ID,
+				[]outboard.Payload{&outboard.InputMessage{Content: block(id)}})
 			return err == nil && strings.Contains(string(evs[0].Data), `"digest"`), err
 		}
 		ways["a first message with a "+kind] = func(by outboard.Caller, id outboard.FileID) (bool, error) {
 			s := sessionOf(t, c, by, "")
-			s, err := c.CreateSession(t.Context(), by, control.SessionRequest{Agent: s.AgentID, EnvironmentID: s.EnvironmentID,
-				Initial: []outboard.Payload{&outboard.InputMessage{Content: block(id)}}})
+			s, err := c.CreateSession(t.Context(), by, control.SessionRequest{Agent: s.AgentID,
+				EnvironmentID: s.EnvironmentID,
+				Initial:       []outboard.Payload{&outboard.InputMessage{Content: block(id)}}})
 			return err == nil && exportsWith(t, c, by, s.ID, content), err
 		}
 	}
@@ -89,7 +92,8 @@ func TestFilesOfOthers(t *testing.T) {
 	}
 	ways["an export of what the log says was given out"] = func(by outboard.Caller, id outboard.FileID) (bool, error) {
 		s := sessionOf(t, c, by, "")
-		if _, err := st.Append(t.Context(), s.ID, 0, store.Any, outboard.NewEvent(s.Thread, &outboard.FileHarvested{File: id, Path: "f"})); err != nil {
+		if _, err := st.Append(t.Context(), s.ID, 0, store.Any, outboard.NewEvent(s.Thread,
+			&outboard.FileHarvested{File: id, Path: "f"})); err != nil {
 			t.Fatal(err)
 		}
 		return exportsWith(t, c, by, s.ID, content), nil
@@ -101,8 +105,10 @@ func TestFilesOfOthers(t *testing.T) {
 		s := sessionOf(t, c, by, "")
 		mounted := []outboard.Resource{{ID: "sesrsc_01x", Kind: "file", File: id, MountPath: "/mnt/session/uploads/f"}}
 		s.Config.Resources = mounted
-		if _, err := st.Commit(context.WithoutCancel(t.Context()), store.Commit{Session: s.ID, Expect: store.Any, Config: &s.Config,
-			Events: []outboard.Event{outboard.NewEvent(s.Thread, &outboard.SessionUpdated{Resources: &mounted})}}); err != nil {
+		if _, err := st.Commit(context.WithoutCancel(t.Context()), store.Commit{Session: s.ID, Expect: store.Any,
+			Config: &s.Config,
+			Events: []outboard.Event{outboard.NewEvent(s.Thread,
+				&outboard.SessionUpdated{Resources: &mounted})}}); err != nil {
 			t.Fatal(err)
 		}
 		return forkHas(t, c, st, by, s.ID), nil

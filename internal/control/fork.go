@@ -33,17 +33,20 @@ type position struct {
 
 // restTypes are the events right after which a log is settled and in no turn, but for a turn that ended to wait
 // for answers.
-var restTypes = []outboard.EventType{outboard.TypeSessionCreated, outboard.TypeSessionForked, outboard.TypeSessionRewound, outboard.TypeTurnEnded}
+var restTypes = []outboard.EventType{outboard.TypeSessionCreated, outboard.TypeSessionForked,
+	outboard.TypeSessionRewound, outboard.TypeTurnEnded}
 
 // savedTypes are the events that say what state the workspace is in.
-var savedTypes = []outboard.EventType{outboard.TypeCallFinished, outboard.TypeCheckpointCreated, outboard.TypeSandboxLost,
+var savedTypes = []outboard.EventType{outboard.TypeCallFinished, outboard.TypeCheckpointCreated,
+	outboard.TypeSandboxLost,
 	outboard.TypeSessionRewound, outboard.TypeSessionForked}
 
 // backPage is how many events a search from the end of a log reads at a time.
 const backPage = 50
 
 // newest returns the newest event of some types up to seq that want accepts, or nil.
-func (c *Control) newest(ctx context.Context, id outboard.SessionID, seq int64, types []outboard.EventType, want func(outboard.Payload) bool) (*outboard.Event, outboard.Payload, error) {
+func (c *Control) newest(ctx context.Context, id outboard.SessionID, seq int64, types []outboard.EventType,
+	want func(outboard.Payload) bool) (*outboard.Event, outboard.Payload, error) {
 	q := EventQuery{Before: seq + 1, Desc: true, Limit: backPage, Types: types}
 	for {
 		page, err := c.store.Events(ctx, id, q)
@@ -125,7 +128,8 @@ func (c *Control) checkpointAt(ctx context.Context, id outboard.SessionID, seq i
 
 // Fork makes sessions that share another one's log up to a position, and start from the state its machine had
 // there: all of them, or none. It returns the position, which may be before the one asked for.
-func (c *Control) Fork(ctx context.Context, by outboard.Caller, id outboard.SessionID, r ForkRequest) ([]Session, int64, error) {
+func (c *Control) Fork(ctx context.Context, by outboard.Caller, id outboard.SessionID,
+	r ForkRequest) ([]Session, int64, error) {
 	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return nil, 0, err
 	}
@@ -161,7 +165,8 @@ func (c *Control) Fork(ctx context.Context, by outboard.Caller, id outboard.Sess
 	for i := range forks {
 		ids[i] = forks[i].Header.ID
 	}
-	if err := c.record(ctx, by, "session.fork", string(id), map[string]any{"seq": pos.seq, "forks": ids, "vaults": r.VaultIDs}); err != nil {
+	if err := c.record(ctx, by, "session.fork", string(id), map[string]any{"seq": pos.seq, "forks": ids,
+		"vaults": r.VaultIDs}); err != nil {
 		return nil, 0, err
 	}
 	headers, err := c.store.Fork(ctx, id, pos.seq, forks)
@@ -201,7 +206,8 @@ func (r *ForkRequest) check(h *outboard.Header) error {
 		r.Metadata = h.Metadata
 		return nil
 	}
-	if sent := h.Metadata[fleet.WorkspaceKey]; sent != "" { // without it there would be no way to make the first machine again
+	// without it there would be no way to make the first machine again
+	if sent := h.Metadata[fleet.WorkspaceKey]; sent != "" {
 		r.Metadata = maps.Clone(r.Metadata)
 		r.Metadata[fleet.WorkspaceKey] = sent
 	}
@@ -211,7 +217,8 @@ func (r *ForkRequest) check(h *outboard.Header) error {
 // restorable returns the checkpoint, among those in the tables, that a session's log names: a session may start
 // from no other. In a log that came out of a file it has the id of another server; if it came along, it follows
 // the same call.
-func (c *Control) restorable(ctx context.Context, id outboard.SessionID, named outboard.CheckpointID) (outboard.CheckpointID, error) {
+func (c *Control) restorable(ctx context.Context, id outboard.SessionID,
+	named outboard.CheckpointID) (outboard.CheckpointID, error) {
 	if named == "" {
 		return "", nil
 	}
@@ -222,9 +229,10 @@ func (c *Control) restorable(ctx context.Context, id outboard.SessionID, named o
 	if i := slices.IndexFunc(list, func(k outboard.Checkpoint) bool { return k.ID == named }); i >= 0 {
 		return named, thinned(list, i)
 	}
-	_, p, err := c.newest(ctx, id, math.MaxInt64-1, []outboard.EventType{outboard.TypeCheckpointCreated}, func(p outboard.Payload) bool {
-		return p.(*outboard.CheckpointCreated).Checkpoint == named
-	})
+	_, p, err := c.newest(ctx, id, math.MaxInt64-1, []outboard.EventType{outboard.TypeCheckpointCreated},
+		func(p outboard.Payload) bool {
+			return p.(*outboard.CheckpointCreated).Checkpoint == named
+		})
 	if err != nil {
 		return "", err
 	}
@@ -233,7 +241,8 @@ func (c *Control) restorable(ctx context.Context, id outboard.SessionID, named o
 			return list[i].ID, thinned(list, i)
 		}
 	}
-	return "", outboard.Errorf(outboard.Conflict, "the files at that position were saved as %s, which is not kept", named).
+	return "", outboard.Errorf(outboard.Conflict, "the files at that position were saved as %s, which is not kept",
+		named).
 		WithHint("choose a position with a checkpoint: outboard checkpoint ls")
 }
 
@@ -265,7 +274,8 @@ func thinned(list []outboard.Checkpoint, i int) error {
 }
 
 // fork makes one.
-func (c *Control) fork(ctx context.Context, h *outboard.Header, r ForkRequest, pos position, cfg outboard.SessionConfig) (store.Fork, error) {
+func (c *Control) fork(ctx context.Context, h *outboard.Header, r ForkRequest, pos position,
+	cfg outboard.SessionConfig) (store.Fork, error) {
 	now := c.clock()
 	cfg.Budget = 0 // it spends of its parent's
 	f := store.Fork{Config: cfg, Header: outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
@@ -290,7 +300,8 @@ func (c *Control) fork(ctx context.Context, h *outboard.Header, r ForkRequest, p
 	if r.Prompt == "" {
 		return f, nil
 	}
-	prompt, err := c.spillEvent(ctx, f.Header.Org, f.Header.Thread, &outboard.InputMessage{Content: []outboard.Content{outboard.Text(r.Prompt)}}, new(pictures))
+	prompt, err := c.spillEvent(ctx, f.Header.Org, f.Header.Thread,
+		&outboard.InputMessage{Content: []outboard.Content{outboard.Text(r.Prompt)}}, new(pictures))
 	f.Events = append(f.Events, prompt)
 	return f, err
 }
@@ -306,7 +317,8 @@ func (c *Control) turnAt(ctx context.Context, id outboard.SessionID, seq int64) 
 
 // copyResources gives a fork its own copies of the files that are mounted into its parent. One that was deleted
 // is left out.
-func (c *Control) copyResources(ctx context.Context, rs []outboard.Resource, h *outboard.Header) (out []outboard.Resource, files []outboard.File, err error) {
+func (c *Control) copyResources(ctx context.Context, rs []outboard.Resource,
+	h *outboard.Header) (out []outboard.Resource, files []outboard.File, err error) {
 	now := c.clock()
 	for _, r := range rs {
 		f, err := c.fileOf(ctx, h.Org, r.File)
@@ -347,7 +359,8 @@ func (c *Control) copySent(ctx context.Context, f *store.Fork) error {
 }
 
 // Parent returns the session that one was forked from and the last event they share; "" and 0 for one that was not.
-func (c *Control) Parent(ctx context.Context, by outboard.Caller, id outboard.SessionID) (outboard.SessionID, int64, error) {
+func (c *Control) Parent(ctx context.Context, by outboard.Caller,
+	id outboard.SessionID) (outboard.SessionID, int64, error) {
 	if _, err := c.header(ctx, by, id); err != nil {
 		return "", 0, err
 	}
@@ -365,7 +378,8 @@ type RewindRequest struct {
 
 // Rewind takes a session back, which must rest: a turn that runs or waits for an answer is interrupted first.
 // Nothing is deleted. It returns the position, which may be before the one asked for.
-func (c *Control) Rewind(ctx context.Context, by outboard.Caller, id outboard.SessionID, r RewindRequest) (Session, int64, error) {
+func (c *Control) Rewind(ctx context.Context, by outboard.Caller, id outboard.SessionID,
+	r RewindRequest) (Session, int64, error) {
 	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return Session{}, 0, err
 	}
@@ -396,7 +410,8 @@ func (c *Control) Rewind(ctx context.Context, by outboard.Caller, id outboard.Se
 }
 
 // rewind decides one.
-func (c *Control) rewind(ctx context.Context, by outboard.Caller, s *Session, r RewindRequest) (*outboard.SessionRewound, error) {
+func (c *Control) rewind(ctx context.Context, by outboard.Caller, s *Session,
+	r RewindRequest) (*outboard.SessionRewound, error) {
 	if r.Checkpoint != "" {
 		k, err := c.restoring(ctx, s.ID, r)
 		if err != nil {
@@ -411,7 +426,8 @@ func (c *Control) rewind(ctx context.Context, by outboard.Caller, s *Session, r 
 		return nil, err
 	}
 	if s.Parked() {
-		return nil, invalid("session %s waits for an answer and cannot be rewound", s.ID).WithHint("answer it, or send user.interrupt and wait until it is idle")
+		return nil, invalid("session %s waits for an answer and cannot be rewound", s.ID).
+			WithHint("answer it, or send user.interrupt and wait until it is idle")
 	}
 	pos, err := c.settled(ctx, s.ID, r.Seq)
 	if err != nil {
@@ -436,7 +452,8 @@ func (c *Control) rewind(ctx context.Context, by outboard.Caller, s *Session, r 
 // restoring returns the checkpoint that a request names.
 func (c *Control) restoring(ctx context.Context, id outboard.SessionID, r RewindRequest) (outboard.Checkpoint, error) {
 	if r.Conversation || r.Seq != 0 {
-		return outboard.Checkpoint{}, invalid("a checkpoint says where the machine goes back to, and nothing else: give seq for the conversation")
+		return outboard.Checkpoint{}, invalid("a checkpoint says where the machine goes back to, and nothing else: " +
+			"give seq for the conversation")
 	}
 	list, err := c.store.Checkpoints(ctx, id)
 	if err != nil {
@@ -452,7 +469,8 @@ func (c *Control) restoring(ctx context.Context, id outboard.SessionID, r Rewind
 
 // machineOf returns the sandbox that a session uses, or "".
 func (c *Control) machineOf(ctx context.Context, id outboard.SessionID, seq int64) (at outboard.SandboxID, err error) {
-	types := []outboard.EventType{outboard.TypeSandboxReady, outboard.TypeSandboxLost, outboard.TypeSessionRewound, outboard.TypeSessionForked}
+	types := []outboard.EventType{outboard.TypeSandboxReady, outboard.TypeSandboxLost, outboard.TypeSessionRewound,
+		outboard.TypeSessionForked}
 	_, _, err = c.newest(ctx, id, seq, types, func(p outboard.Payload) bool {
 		switch p := p.(type) {
 		case *outboard.SandboxReady:

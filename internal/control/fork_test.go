@@ -30,11 +30,13 @@ func long(t testing.TB, c *control.Control, st *store.Store, s control.Session, 
 		batch = append(batch, in, outboard.NewEvent("", &outboard.TurnStarted{Turn: i}),
 			outboard.NewEvent("", &outboard.InputProcessed{Input: in.ID, Of: in.Type}), req,
 			outboard.NewEvent("", &outboard.AgentMessage{Content: []outboard.Content{outboard.Text(text)}}),
-			outboard.NewEvent("", &outboard.ModelFinished{Request: req.ID, Provider: "script", Stop: "end_turn", Usage: outboard.Usage{Input: 1}}))
+			outboard.NewEvent("", &outboard.ModelFinished{Request: req.ID, Provider: "script", Stop: "end_turn",
+				Usage: outboard.Usage{Input: 1}}))
 	}
 	for i := range n {
 		turn(i + 1)
-		batch = append(batch, outboard.NewEvent("", &outboard.TurnEnded{Turn: i + 1, Stop: outboard.StopReason{Type: "end_turn"}}))
+		batch = append(batch,
+			outboard.NewEvent("", &outboard.TurnEnded{Turn: i + 1, Stop: outboard.StopReason{Type: "end_turn"}}))
 		if len(batch) > outboard.MaxAppend-8 {
 			flush()
 		}
@@ -88,7 +90,8 @@ func TestForkOfALongSession(t *testing.T) {
 	}
 	f := fork(h.Head / 2)[0]
 	if n := spent(func() {
-		if _, _, err := c.Rewind(t.Context(), admin, f.ID, control.RewindRequest{Seq: 500, Conversation: true, Machine: true}); err != nil {
+		if _, _, err := c.Rewind(t.Context(), admin, f.ID, control.RewindRequest{Seq: 500, Conversation: true,
+			Machine: true}); err != nil {
 			t.Fatal(err)
 		}
 	}); n > most {
@@ -105,16 +108,19 @@ func TestForkIsItsMakers(t *testing.T) {
 	if err != nil || made[0].Config.Owner.Key != other.Key || len(made[0].Config.VaultIDs) != 0 {
 		t.Errorf("the fork is %+v, %v", made, err)
 	}
-	if _, _, err := c.Fork(t.Context(), outboard.Caller{}, s.ID, control.ForkRequest{}); outboard.KindOf(err) != outboard.Unauthenticated {
+	if _, _, err := c.Fork(t.Context(), outboard.Caller{}, s.ID,
+		control.ForkRequest{}); outboard.KindOf(err) != outboard.Unauthenticated {
 		t.Errorf("a fork by nobody: %v", err)
 	}
-	if _, _, err := c.Rewind(t.Context(), outboard.Caller{}, s.ID, control.RewindRequest{Seq: 1, Machine: true}); outboard.KindOf(err) != outboard.Unauthenticated {
+	if _, _, err := c.Rewind(t.Context(), outboard.Caller{}, s.ID, control.RewindRequest{Seq: 1,
+		Machine: true}); outboard.KindOf(err) != outboard.Unauthenticated {
 		t.Errorf("a rewind by nobody: %v", err)
 	}
 	if _, err := c.Export(t.Context(), outboard.Caller{}, s.ID, 0); outboard.KindOf(err) != outboard.Unauthenticated {
 		t.Errorf("an export by nobody: %v", err)
 	}
-	if _, err := c.Import(t.Context(), outboard.Caller{}, strings.NewReader("x"), control.ImportRequest{}); outboard.KindOf(err) != outboard.Unauthenticated {
+	if _, err := c.Import(t.Context(), outboard.Caller{}, strings.NewReader("x"),
+		control.ImportRequest{}); outboard.KindOf(err) != outboard.Unauthenticated {
 		t.Errorf("an import by nobody: %v", err)
 	}
 }
@@ -126,10 +132,12 @@ func TestThinnedPositions(t *testing.T) {
 	s := session(t, c)
 	var ids []outboard.CheckpointID
 	for range 3 {
-		k := outboard.Checkpoint{ID: outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint), Delta: outboard.BlobRef{Digest: "d", Size: 1}}
+		k := outboard.Checkpoint{ID: outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint),
+			Delta: outboard.BlobRef{Digest: "d", Size: 1}}
 		ids = append(ids, k.ID)
 		if _, err := st.Commit(t.Context(), store.Commit{Session: s.ID, Expect: store.Any, Checkpoint: &k,
-			Events: []outboard.Event{outboard.NewEvent(s.Thread, &outboard.CheckpointCreated{Checkpoint: k.ID})}}); err != nil {
+			Events: []outboard.Event{outboard.NewEvent(s.Thread,
+				&outboard.CheckpointCreated{Checkpoint: k.ID})}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -155,7 +163,8 @@ func TestThinnedPositions(t *testing.T) {
 		},
 	} {
 		err := do(1)
-		for _, want := range []string{"not kept", string(ids[0]), string(ids[2]), "position " + strconv.FormatInt(list[0].Seq, 10)} {
+		for _, want := range []string{"not kept", string(ids[0]), string(ids[2]), "position " +
+			strconv.FormatInt(list[0].Seq, 10)} {
 			if outboard.KindOf(err) != outboard.Conflict || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s of one that was given up, without %q: %v", what, want, err)
 			}

@@ -18,8 +18,8 @@ type PrunedImages = fleet.PrunedImages
 // MaxImageUpload bounds the archive of an image.
 const MaxImageUpload = 17 << 30
 
-// hostImages is for who runs the server: what a name means holds for every organization, so whoever changes it changes what the
-// sandboxes of all of them begin with.
+// hostImages is for who runs the server: what a name means holds for every organization, so whoever changes it
+// changes what the sandboxes of all of them begin with.
 func (c *Control) hostImages(by outboard.Caller) error {
 	if err := operator(by); err != nil {
 		return err

@@ -118,7 +118,8 @@ func (c *Control) Import(ctx context.Context, by outboard.Caller, src io.Reader,
 	if err != nil {
 		return Imported{}, err
 	}
-	if err := c.record(ctx, by, "session.import", string(m.newID), map[string]string{"sha256": digest, "signed_by": key}); err != nil {
+	if err := c.record(ctx, by, "session.import", string(m.newID), map[string]string{"sha256": digest,
+		"signed_by": key}); err != nil {
 		return Imported{}, err
 	}
 	s, err := m.store(ctx, digest, outboard.Taint{Untrusted: key == ""})
@@ -170,7 +171,8 @@ func (m *importing) entry(h *tar.Header) error {
 	case h.Name == formatEntry:
 		b, err := m.bytes(h, 100)
 		if err == nil && string(b) != exportFormat+"\n" {
-			err = broken("its format is %s, and this server reads %s", quote(strings.TrimSpace(string(b))), exportFormat)
+			err = broken("its format is %s, and this server reads %s", quote(strings.TrimSpace(string(b))),
+				exportFormat)
 		}
 		return err
 	case h.Name == sessionEntry:
@@ -297,7 +299,8 @@ func (m *importing) hold(b []byte) error {
 			return broken("%s is missing", quote(e.Name))
 		}
 		if got != e {
-			return broken("%s has the hash %s (%d bytes), but the manifest says %s (%d bytes): it was changed", quote(e.Name), got.Hash, got.Size,
+			return broken("%s has the hash %s (%d bytes), but the manifest says %s (%d bytes): it was changed",
+				quote(e.Name), got.Hash, got.Size,
 				quote(e.Hash), e.Size)
 		}
 		delete(m.got, e.Name)
@@ -307,7 +310,8 @@ func (m *importing) hold(b []byte) error {
 	}
 	for i, e := range entries {
 		if m.order[i] != e.Name {
-			return broken("entry %d is %s, but the manifest says %s: they were reordered", i+1, quote(m.order[i]), quote(e.Name))
+			return broken("entry %d is %s, but the manifest says %s: they were reordered", i+1, quote(m.order[i]),
+				quote(e.Name))
 		}
 	}
 	if h, err := m.tr.Next(); !errors.Is(err, io.EOF) {
@@ -413,7 +417,8 @@ func (m *importing) checkFiles() error {
 		if err != nil {
 			return err
 		}
-		kept = append(kept, outboard.Resource{ID: outboard.NewID[outboard.ResourceID](outboard.PrefixResource), Kind: "file", File: id,
+		kept = append(kept, outboard.Resource{ID: outboard.NewID[outboard.ResourceID](outboard.PrefixResource),
+			Kind: "file", File: id,
 			Origin: r.Origin, MountPath: mount, CreatedAt: now, UpdatedAt: now})
 	}
 	m.session.Config.Resources = kept
@@ -457,7 +462,8 @@ func (m *importing) checkChain() error {
 }
 
 // log yields the events of the file as those of the new session. Each is checked on the way.
-func (m *importing) log(ctx context.Context, visit func(*outboard.Event, outboard.Payload) error) func(yield func(outboard.Event, error) bool) {
+func (m *importing) log(ctx context.Context,
+	visit func(*outboard.Event, outboard.Payload) error) func(yield func(outboard.Event, error) bool) {
 	return func(yield func(outboard.Event, error) bool) {
 		left := m.parts
 		err := m.again(ctx, func(name string, r io.Reader) (bool, error) {
@@ -474,7 +480,8 @@ func (m *importing) log(ctx context.Context, visit func(*outboard.Event, outboar
 }
 
 // part yields the events of one part of the log; false ends it.
-func (m *importing) part(r io.Reader, visit func(*outboard.Event, outboard.Payload) error, yield func(outboard.Event, error) bool) bool {
+func (m *importing) part(r io.Reader, visit func(*outboard.Event, outboard.Payload) error,
+	yield func(outboard.Event, error) bool) bool {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, 2*outboard.MaxConfigData+4096) // a line is an event's data, escaped at most once more
 	for sc.Scan() {
@@ -569,15 +576,19 @@ func (m *importing) store(ctx context.Context, digest string, taint outboard.Tai
 	}
 	s := &m.session
 	now := m.c.clock()
-	h := outboard.Header{ID: m.newID, Thread: m.thread, Title: s.Title, Metadata: s.Metadata, AgentID: s.AgentID, AgentVersion: s.AgentVersion,
+	h := outboard.Header{ID: m.newID, Thread: m.thread, Title: s.Title, Metadata: s.Metadata, AgentID: s.AgentID,
+		AgentVersion:  s.AgentVersion,
 		EnvironmentID: s.Environment, CreatedAt: now, UpdatedAt: now, Org: s.Config.Owner.Org, User: s.Config.Owner.User}
-	events := []outboard.Event{outboard.NewEvent(m.thread, &outboard.SessionForked{Parent: s.ID, Seq: s.Seq, Checkpoint: s.Checkpoint,
-		Config: s.Config, Import: digest, Taint: taint})}
+	events := []outboard.Event{outboard.NewEvent(m.thread, &outboard.SessionForked{Parent: s.ID, Seq: s.Seq,
+		Checkpoint: s.Checkpoint,
+		Config:     s.Config, Import: digest, Taint: taint})}
 	if s.InTurn {
-		events = append(events, outboard.NewEvent(m.thread, &outboard.TurnEnded{Turn: m.turn, Stop: outboard.StopReason{Type: "end_turn"}}))
+		events = append(events, outboard.NewEvent(m.thread,
+			&outboard.TurnEnded{Turn: m.turn, Stop: outboard.StopReason{Type: "end_turn"}}))
 	}
 	log := m.log(ctx, func(*outboard.Event, outboard.Payload) error { return nil }) // which fold has looked at
-	h, err := m.c.store.Import(ctx, store.Import{Header: h, Config: s.Config, Log: log, Events: events, Checkpoints: m.chain, Files: m.files})
+	h, err := m.c.store.Import(ctx, store.Import{Header: h, Config: s.Config, Log: log, Events: events,
+		Checkpoints: m.chain, Files: m.files})
 	if err != nil {
 		return Session{}, outboard.Errorf(outboard.KindOf(err), "importing: %w", err)
 	}

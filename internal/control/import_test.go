@@ -85,7 +85,8 @@ func fileOf(t testing.TB, parts []part) io.Reader {
 		}
 		entries = append(entries, entry{p.name, len(p.data), digest(p.data)})
 	}
-	m, err := json.Marshal(map[string]any{"format": "outboard-export/1", "session_id": s.ID, "seq": s.Seq, "entries": entries})
+	m, err := json.Marshal(map[string]any{"format": "outboard-export/1", "session_id": s.ID, "seq": s.Seq,
+		"entries": entries})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +138,8 @@ func padded(t testing.TB, name string, n int) []byte {
 	data := record("path", name) + record("comment", strings.Repeat("a", n))
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
-	err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "pax", Size: int64(len(data)), Format: tar.FormatUSTAR})
+	err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "pax", Size: int64(len(data)),
+		Format: tar.FormatUSTAR})
 	if err == nil {
 		_, err = tw.Write([]byte(data))
 	}
@@ -196,9 +198,11 @@ func TestImportMemory(t *testing.T) {
 		"no list":     {"files.json", []byte(`{}`), "is no list"},
 		"half a list": {"files.json", []byte(`[`), "EOF"},
 		"unknown":     {"files.json", []byte(`[{"more":1}]`), "unknown field"},
-		"the session": {"session.json", append([]byte(`{"title":"`), make([]byte, outboard.MaxBody)...), "over the limit"},
+		"the session": {"session.json", append([]byte(`{"title":"`), make([]byte, outboard.MaxBody)...),
+			"over the limit"},
 	} {
-		if err := take(replaced(real, c.name, c.data)); err == nil || !strings.Contains(err.Error(), c.want) || outboard.KindOf(err) != outboard.Invalid {
+		if err := take(replaced(real, c.name, c.data)); err == nil || !strings.Contains(err.Error(), c.want) ||
+			outboard.KindOf(err) != outboard.Invalid {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -240,8 +244,9 @@ func (m *meter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// FuzzImport imports what may come as the parts of a session, under a manifest that fits them. If this fails, a file crashes the server, is told as
-// the server's own fault, or makes a session that cannot be read or exported again.
+// FuzzImport imports what may come as the parts of a session, under a manifest that fits them. If this fails, a
+// file crashes the server, is told as the server's own fault, or makes a session that cannot be read or exported
+// again.
 func FuzzImport(f *testing.F) {
 	c, st, _ := parts(f)
 	s := session(f, c)
@@ -268,10 +273,13 @@ func FuzzImport(f *testing.F) {
 		return b
 	}
 	f.Add(seed(with), log, seed([]outboard.Checkpoint{{ID: k, Session: s.ID, Seq: 1, Delta: ref}}),
-		seed([]outboard.File{{ID: outboard.NewID[outboard.FileID](outboard.PrefixFile), Filename: "f", MediaType: "text/plain", Blob: ref}}), content)
+		seed([]outboard.File{{ID: outboard.NewID[outboard.FileID](outboard.PrefixFile), Filename: "f",
+			MediaType: "text/plain", Blob: ref}}), content)
 	f.Fuzz(func(t *testing.T, session, events, checkpoints, files, blob []byte) {
-		all := []part{{name: "format", data: []byte("outboard-export/1\n")}, {name: "session.json", data: session}, {name: "events/00000001.jsonl", data: events},
-			{name: "checkpoints.json", data: checkpoints}, {name: "files.json", data: files}, {name: "blobs/" + digest(blob), data: blob}}
+		all := []part{{name: "format", data: []byte("outboard-export/1\n")}, {name: "session.json", data: session},
+			{name: "events/00000001.jsonl", data: events},
+			{name: "checkpoints.json", data: checkpoints}, {name: "files.json", data: files}, {name: "blobs/" +
+				digest(blob), data: blob}}
 		got, err := c.Import(t.Context(), admin, fileOf(t, all), control.ImportRequest{Unsigned: true})
 		if err != nil {
 			if outboard.KindOf(err) == outboard.Internal {

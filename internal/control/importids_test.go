@@ -31,8 +31,9 @@ func renamed(parts []part, only, old, to string) []part {
 	return out
 }
 
-// If this fails, a session that somebody imports spends of another organization's budgets and limits, falls under its kills, or leaves
-// those of its own; or a fork from its log starts in an environment that nobody has checked.
+// If this fails, a session that somebody imports spends of another organization's budgets and limits, falls
+// under its kills, or leaves those of its own; or a fork from its log starts in an environment that nobody has
+// checked.
 func TestImportNamesItsOwn(t *testing.T) {
 	c, _, _ := parts(t)
 	s := session(t, c)
@@ -49,8 +50,9 @@ func TestImportNamesItsOwn(t *testing.T) {
 		"another organization's":    {stranger, file, "", ""},
 		"unknown":                   {admin, unknown, "", ""},
 		"an agent that is not here": {admin, renamed(file, "", agent, "agent_01nobody"), "", env},
-		"its own before another's": {stranger, renamed(renamed(file, "session.json", `"agent_id": "`+agent, `"agent_id": "`+string(other.AgentID)),
-			"session.json", `"environment_id": "`+env, `"environment_id": "`+string(other.EnvironmentID)), string(other.AgentID), string(other.EnvironmentID)},
+		"its own before another's": {stranger,
+			renamed(renamed(file, "session.json", `"agent_id": "`+agent, `"agent_id": "`+string(other.AgentID)),
+				"session.json", `"environment_id": "`+env, `"environment_id": "`+string(other.EnvironmentID)), string(other.AgentID), string(other.EnvironmentID)},
 	} {
 		got := imports(t, c, row.by, row.file)
 		forks, _, err := c.Fork(t.Context(), row.by, got.ID, control.ForkRequest{Seq: 1})
@@ -59,18 +61,21 @@ func TestImportNamesItsOwn(t *testing.T) {
 		}
 		for which, s := range map[string]control.Session{"the session": got, "a fork from its log": forks[0]} {
 			if s.Config.Agent.ID != s.AgentID || s.Config.Environment != s.EnvironmentID {
-				t.Errorf("%s: %s goes by %s and %s, and says %s and %s", what, which, s.Config.Agent.ID, s.Config.Environment, s.AgentID, s.EnvironmentID)
+				t.Errorf("%s: %s goes by %s and %s, and says %s and %s", what, which, s.Config.Agent.ID,
+					s.Config.Environment, s.AgentID, s.EnvironmentID)
 			}
 			a, e := string(s.AgentID), string(s.EnvironmentID)
 			if row.agent != "" && a != row.agent || row.env != "" && e != row.env {
 				t.Errorf("%s: %s has %s and %s", what, which, a, e)
 			}
 			_, none := c.Agent(t.Context(), admin, s.AgentID, 0)
-			if row.agent == "" && (a == agent || a == "agent_01nobody" || outboard.KindOf(none) != outboard.NotFound || !outboard.ValidID(outboard.PrefixAgent, a)) {
+			if row.agent == "" && (a == agent || a == "agent_01nobody" || outboard.KindOf(none) != outboard.NotFound ||
+				!outboard.ValidID(outboard.PrefixAgent, a)) {
 				t.Errorf("%s: %s has the agent %s", what, which, a)
 			}
 			_, none = c.Environment(t.Context(), admin, s.EnvironmentID)
-			if row.env == "" && (e == env || e == "env_01nobody" || outboard.KindOf(none) != outboard.NotFound || !outboard.ValidID(outboard.PrefixEnvironment, e)) {
+			if row.env == "" && (e == env || e == "env_01nobody" || outboard.KindOf(none) != outboard.NotFound ||
+				!outboard.ValidID(outboard.PrefixEnvironment, e)) {
 				t.Errorf("%s: %s has the environment %s", what, which, e)
 			}
 		}

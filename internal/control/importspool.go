@@ -14,8 +14,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/blob"
 )
 
-// takeIn spools the file and holds it against its manifest and its signature, of which it returns the manifest's hash and the key. Nothing is
-// stored.
+// takeIn spools the file and holds it against its manifest and its signature, of which it returns the manifest's
+// hash and the key. Nothing is stored.
 func (m *importing) takeIn(ctx context.Context, src io.Reader) (digest, key string, err error) {
 	spooling := &spooling{r: io.LimitReader(src, MaxImport), w: m.spool}
 	file := newSealReader(spooling)
@@ -53,7 +53,8 @@ func (s *spooling) Read(p []byte) (int, error) {
 }
 
 func unzstd(r io.Reader) (*zstd.Decoder, error) {
-	zr, err := zstd.NewReader(r, zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecoderMaxMemory(2*maxZstdWindow), zstd.WithDecoderConcurrency(1))
+	zr, err := zstd.NewReader(r, zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecoderMaxMemory(2*maxZstdWindow),
+		zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return nil, fmt.Errorf("decompressing: %w", err)
 	}

@@ -40,7 +40,8 @@ func importer(t *testing.T) (c *control.Control, st *store.Store, files func(dir
 	}
 }
 
-// If this fails, a file that is refused at its end has filled the disk with what came before it: its content stays without anybody who asks for it.
+// If this fails, a file that is refused at its end has filled the disk with what came before it: its content
+// stays without anybody who asks for it.
 func TestRefusedImportLeavesNothing(t *testing.T) {
 	from, fromStore, _ := parts(t)
 	s := session(t, from)
@@ -81,9 +82,11 @@ func TestRefusedImportLeavesNothing(t *testing.T) {
 		return err
 	}
 	for what, b := range map[string][]byte{
-		"cut off":                  whole[:len(whole)-20],
-		"content that was changed": read(append(real[:len(real)-1:len(real)-1], part{name: "blobs/" + digest(content), data: []byte("another")})),
-		"half a log":               read(replaced(real, "events/00000001.jsonl", log(func(b []byte) []byte { return b[:bytes.IndexByte(b, '\n')+1] }))),
+		"cut off": whole[:len(whole)-20],
+		"content that was changed": read(append(real[:len(real)-1:len(real)-1],
+			part{name: "blobs/" + digest(content), data: []byte("another")})),
+		"half a log": read(replaced(real, "events/00000001.jsonl",
+			log(func(b []byte) []byte { return b[:bytes.IndexByte(b, '\n')+1] }))),
 		"a log with a gap": read(replaced(real, "events/00000001.jsonl", log(func(b []byte) []byte {
 			return bytes.Replace(b, []byte(`"seq":2,`), []byte(`"seq":3,`), 1)
 		}))),
@@ -110,7 +113,8 @@ func TestRefusedImportLeavesNothing(t *testing.T) {
 	}
 }
 
-// If this fails, any number of imports at once fill this server's memory and disk, or one that waits for others is never taken.
+// If this fails, any number of imports at once fill this server's memory and disk, or one that waits for others
+// is never taken.
 func TestImportsAtOnce(t *testing.T) {
 	from, fromStore, _ := parts(t)
 	s := session(t, from)
@@ -142,7 +146,8 @@ func TestImportsAtOnce(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 20 { // where there is room, each is taken with even odds
-		if _, err := c.Import(gone, admin, bytes.NewReader(whole), control.ImportRequest{Unsigned: true}); err == nil || !strings.Contains(err.Error(), "waiting for other imports") {
+		if _, err := c.Import(gone, admin, bytes.NewReader(whole), control.ImportRequest{Unsigned: true}); err == nil ||
+			!strings.Contains(err.Error(), "waiting for other imports") {
 			t.Fatalf("a third at once: %v", err)
 		}
 	}
@@ -178,7 +183,8 @@ func TestImportWithoutASpool(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := control.New(control.Config{Store: fromStore, Spool: spool})
-	if _, err := c.Import(t.Context(), admin, fileOf(t, partsOf(t, from, s.ID)), control.ImportRequest{Unsigned: true}); outboard.KindOf(err) != outboard.Unavailable {
+	if _, err := c.Import(t.Context(), admin, fileOf(t, partsOf(t, from, s.ID)),
+		control.ImportRequest{Unsigned: true}); outboard.KindOf(err) != outboard.Unavailable {
 		t.Errorf("imported without a place for the file: %v", err)
 	}
 }

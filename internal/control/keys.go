@@ -63,7 +63,8 @@ func (c *Control) holder(ctx context.Context, k *outboard.Key) (outboard.Caller,
 			return outboard.Caller{}, badKey()
 		}
 	}
-	if err == nil && k.Maker != string(k.User) && outboard.ValidID(outboard.PrefixUser, k.Maker) { // who knows the secret; it may have been made while they were removed
+	// who knows the secret; it may have been made while they were removed
+	if err == nil && k.Maker != string(k.User) && outboard.ValidID(outboard.PrefixUser, k.Maker) {
 		var maker outboard.User
 		if maker, err = c.store.User(ctx, outboard.UserID(k.Maker)); err == nil && !maker.RemovedAt.IsZero() {
 			return outboard.Caller{}, badKey()
@@ -144,7 +145,8 @@ func (c *Control) AdoptAdminKey(ctx context.Context, secret string) (bool, error
 
 // AddAdminKey stores another operator's key for a process that has the database itself. save gets the secret
 // before the key exists. actor names the person in the audit, why the reason.
-func (c *Control) AddAdminKey(ctx context.Context, actor, why string, save func(secret string) error) (outboard.Key, error) {
+func (c *Control) AddAdminKey(ctx context.Context, actor, why string,
+	save func(secret string) error) (outboard.Key, error) {
 	secret := newKeySecret()
 	if err := save(secret); err != nil {
 		return outboard.Key{}, outboard.Errorf(outboard.KindOf(err), "saving the admin key: %w", err)
@@ -155,7 +157,8 @@ func (c *Control) AddAdminKey(ctx context.Context, actor, why string, save func(
 // RetireAdminKeys revokes operator's keys for a process that has the database itself.
 func (c *Control) RetireAdminKeys(ctx context.Context, actor, why string, old []outboard.Key) error {
 	for i := range old {
-		err := c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: outboard.DefaultOrg, Actor: actor, Action: "key.revoke",
+		err := c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: outboard.DefaultOrg, Actor: actor,
+			Action:   "key.revoke",
 			Resource: string(old[i].ID), Decision: outboard.Allowed, Rule: why})
 		if err != nil {
 			return outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
@@ -175,7 +178,8 @@ func (c *Control) putAdminKey(ctx context.Context, actor, why, secret string) (o
 	}
 	k := outboard.Key{ID: outboard.NewID[outboard.KeyID](outboard.PrefixKey), Name: "admin", Hash: HashSecret(secret),
 		Role: outboard.RoleAdmin, Kind: outboard.KeyOperator, Org: outboard.DefaultOrg, CreatedAt: c.clock()}
-	err := c.store.Audit(ctx, outboard.AuditRecord{At: k.CreatedAt, Org: outboard.DefaultOrg, Actor: actor, Action: "key.create",
+	err := c.store.Audit(ctx, outboard.AuditRecord{At: k.CreatedAt, Org: outboard.DefaultOrg, Actor: actor,
+		Action:   "key.create",
 		Resource: string(k.ID), Decision: outboard.Allowed, Rule: why})
 	if err != nil {
 		return k, outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
@@ -183,7 +187,8 @@ func (c *Control) putAdminKey(ctx context.Context, actor, why, secret string) (o
 	err = c.store.PutKey(ctx, k)
 	if errors.Is(err, store.ErrDuplicate) { // another server of the directory was faster, or somebody revoked it
 		if k, err = c.store.KeyByHash(ctx, k.Hash); outboard.KindOf(err) == outboard.NotFound {
-			return k, outboard.Errorf(outboard.Conflict, "the key in admin.key was revoked").WithHint("outboard key recover makes a new one")
+			return k, outboard.Errorf(outboard.Conflict, "the key in admin.key was revoked").
+				WithHint("outboard key recover makes a new one")
 		}
 	}
 	if err != nil {

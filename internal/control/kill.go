@@ -121,9 +121,13 @@ func (c *Control) Kill(ctx context.Context, by outboard.Caller, in NewKill) (Kil
 	c.kill.Enforce(ctx)
 	if err := c.recordKill(ctx, k, by); err != nil {
 		if kept != nil {
-			return KillReport{}, outboard.Errorf(outboard.Unavailable, "the kill is in force as %s on the server that was asked, until that stops: it could not be written anywhere: %w", k.ID, errors.Join(err, kept))
+			return KillReport{}, outboard.Errorf(outboard.Unavailable,
+				"the kill is in force as %s on the server that was asked, until that stops: it could not be written "+
+					"anywhere: %w", k.ID, errors.Join(err, kept))
 		}
-		return KillReport{}, outboard.Errorf(outboard.Unavailable, "the kill is in force as %s on the server that was asked, and the others learn of it when the database takes it: %w", k.ID, err)
+		return KillReport{}, outboard.Errorf(outboard.Unavailable,
+			"the kill is in force as %s on the server that was asked, and the others learn of it when the database "+
+				"takes it: %w", k.ID, err)
 	}
 	c.kill.Enforce(ctx) // the row is known from here on, so the file may go
 	err = errors.Join(c.AfterKill(ctx, k), c.kill.Forget(k.ID))
@@ -153,8 +157,10 @@ func (t *throws) enter(by outboard.Caller, k *outboard.Kill, active []outboard.K
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n+t.of[org] >= maxOrgKills || t.of[org] >= maxOrgThrows {
-		return nil, outboard.Errorf(outboard.Exhausted, "organization %s has %d kills in force and %d that are being thrown; at most %d and %d may be", org, n, t.of[org], maxOrgKills, maxOrgThrows).
-			WithHint("outboard kill ls, outboard kill SCOPE TARGET --lift; one of an agent, an environment or an owner covers many sessions")
+		return nil, outboard.Errorf(outboard.Exhausted, "organization %s has %d kills in force and %d that are "+
+			"being thrown; at most %d and %d may be", org, n, t.of[org], maxOrgKills, maxOrgThrows).
+			WithHint("outboard kill ls, outboard kill SCOPE TARGET --lift; one of an agent, an environment or an " +
+				"owner covers many sessions")
 	}
 	if t.of == nil {
 		t.of = map[outboard.OrgID]int{}
@@ -188,7 +194,8 @@ func (c *Control) putKill(ctx context.Context, k outboard.Kill, actor outboard.K
 	if err != nil {
 		return outboard.Errorf(outboard.Internal, "encoding an audit record: %w", err)
 	}
-	err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: string(cmp.Or(k.Org, outboard.DefaultOrg)), Actor: string(actor), Action: "kill", Resource: string(k.Scope) + " " + k.Target,
+	err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: string(cmp.Or(k.Org, outboard.DefaultOrg)),
+		Actor: string(actor), Action: "kill", Resource: string(k.Scope) + " " + k.Target,
 		Decision: outboard.Allowed, Rule: rule, Detail: detail})
 	if err != nil {
 		return outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
@@ -209,7 +216,8 @@ func (c *Control) AdoptKill(ctx context.Context, k outboard.Kill) error {
 	case err != nil && outboard.KindOf(err) != outboard.NotFound:
 		return err
 	default:
-		if key, err := c.store.Key(ctx, outboard.KeyID(k.Target)); k.Scope == outboard.KillOwner && err == nil { // as checkKillOwner
+		// as checkKillOwner
+		if key, err := c.store.Key(ctx, outboard.KeyID(k.Target)); k.Scope == outboard.KillOwner && err == nil {
 			k.Target = cmp.Or(string(key.User), k.Target)
 		}
 		if err := c.putKill(ctx, k, "data directory", "file"); err != nil {
@@ -230,7 +238,8 @@ func (c *Control) checkKill(ctx context.Context, by outboard.Caller, k *NewKill)
 		return invalid("level must be pause, stop or revoke, not %s", quote(string(k.Level)))
 	}
 	if !slices.Contains(outboard.KillScopes, k.Scope) {
-		return invalid("scope must be session, agent, owner, credential, host, environment or all, not %s", quote(string(k.Scope)))
+		return invalid("scope must be session, agent, owner, credential, host, environment or all, not %s",
+			quote(string(k.Scope)))
 	}
 	if (k.Scope == outboard.KillAll) != (k.Target == "") {
 		return invalid("scope all has no target, and every other scope has one")
@@ -290,7 +299,8 @@ func (c *Control) checkKillOwner(ctx context.Context, by outboard.Caller, k *out
 			return err
 		}
 		if n, err := c.store.OperatorKeys(ctx); k.Level == outboard.KillRevoke && (err != nil || n < 2) {
-			return invalid("this is the last key of who runs the server, and nobody could manage it without").WithHint("outboard kill owner %s --level stop", k.Target)
+			return invalid("this is the last key of who runs the server, and nobody could manage it without").
+				WithHint("outboard kill owner %s --level stop", k.Target)
 		}
 	}
 	k.Target = cmp.Or(string(key.User), k.Target)
@@ -339,9 +349,11 @@ func (c *Control) LiftKill(ctx context.Context, by outboard.Caller, id outboard.
 }
 
 // sessionsUnder calls fn for each session that a kill covers and that has something to end, until fn fails.
-func (c *Control) sessionsUnder(ctx context.Context, k outboard.Kill, all bool, fn func(h outboard.Header, cfg outboard.SessionConfig) error) error {
+func (c *Control) sessionsUnder(ctx context.Context, k outboard.Kill, all bool,
+	fn func(h outboard.Header, cfg outboard.SessionConfig) error) error {
 	one := func(h outboard.Header) error {
-		if h.Phase == outboard.PhaseTerminated || !all && h.Phase == outboard.PhaseIdle && !h.Parked() && h.Inbox+h.Urgent == 0 && !h.Broke() {
+		if h.Phase == outboard.PhaseTerminated || !all && h.Phase == outboard.PhaseIdle && !h.Parked() &&
+			h.Inbox+h.Urgent == 0 && !h.Broke() {
 			return nil
 		}
 		cfg, err := c.store.SessionConfig(ctx, h.ID)
@@ -444,9 +456,10 @@ func (c *Control) AfterKill(ctx context.Context, k outboard.Kill) error {
 	var errs []error
 	revoke := k.Level == outboard.KillRevoke
 	if k.Scope != outboard.KillCredential && k.Scope != outboard.KillHost {
-		errs = append(errs, c.closeHosts(ctx, k), c.sessionsUnder(ctx, k, revoke, func(h outboard.Header, _ outboard.SessionConfig) error {
-			return c.endSession(ctx, &h, &k, revoke)
-		}))
+		errs = append(errs, c.closeHosts(ctx, k), c.sessionsUnder(ctx, k, revoke,
+			func(h outboard.Header, _ outboard.SessionConfig) error {
+				return c.endSession(ctx, &h, &k, revoke)
+			}))
 	}
 	if revoke {
 		switch k.Scope {

@@ -30,8 +30,9 @@ func (m *memory) Keep(k outboard.Kill) error {
 	return errors.New("the disk is full")
 }
 
-// Fails if a kill that is in force only in memory, because the disk is full and the database is locked, keeps its caller waiting behind all
-// others who wait for the database, so that nobody learns that it is in force; or if it is no row once the database is free.
+// Fails if a kill that is in force only in memory, because the disk is full and the database is locked, keeps
+// its caller waiting behind all others who wait for the database, so that nobody learns that it is in force; or
+// if it is no row once the database is free.
 func TestKillWithAFullDiskAndALockedDatabase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "outboard.db")
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +63,8 @@ func TestKillWithAFullDiskAndALockedDatabase(t *testing.T) {
 		if took := time.Since(begun); took > 10*time.Second {
 			t.Errorf("the kill answered after %v", took)
 		}
-		if outboard.KindOf(err) != outboard.Unavailable || len(m.kills) != 1 || !strings.Contains(err.Error(), "is in force as "+string(m.kills[0].ID)) {
+		if outboard.KindOf(err) != outboard.Unavailable || len(m.kills) != 1 ||
+			!strings.Contains(err.Error(), "is in force as "+string(m.kills[0].ID)) {
 			t.Errorf("the kill says %v", err)
 		}
 		if err := lock.Rollback(); err != nil {
@@ -81,8 +83,8 @@ type kept struct{ memory }
 
 func (k *kept) Keep(one outboard.Kill) error { k.kills = append(k.kills, one); return nil }
 
-// Fails if one organization throws so many kills that every server reads nothing else, or if that keeps another one, or who runs the server, from
-// theirs.
+// Fails if one organization throws so many kills that every server reads nothing else, or if that keeps another
+// one, or who runs the server, from theirs.
 func TestKillsOfOneOrganization(t *testing.T) {
 	m := &kept{}
 	c, st, _ := partsWith(t, t.TempDir(), control.Config{Kill: m})
@@ -92,12 +94,14 @@ func TestKillsOfOneOrganization(t *testing.T) {
 		if err := st.PutAgent(t.Context(), outboard.Agent{ID: id, Version: 1, Name: name, Org: org}); err != nil {
 			t.Fatal(err)
 		}
-		_, err := c.Kill(t.Context(), by, control.NewKill{Kill: outboard.Kill{Scope: outboard.KillAgent, Target: string(id)}})
+		_, err := c.Kill(t.Context(), by,
+			control.NewKill{Kill: outboard.Kill{Scope: outboard.KillAgent, Target: string(id)}})
 		return err
 	}
 	const most = 200
 	for range most {
-		m.kills = append(m.kills, outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillAgent, Target: "x", Org: "org_evil"})
+		m.kills = append(m.kills, outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill),
+			Scope: outboard.KillAgent, Target: "x", Org: "org_evil"})
 	}
 	evil, good := admin, admin
 	evil.Org, good.Org = "org_evil", "org_good"

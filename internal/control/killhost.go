@@ -18,8 +18,8 @@ type NewKill struct {
 // maxHostsTold bounds how many hosts an error names.
 const maxHostsTold = 10
 
-// checkKillHost refuses a name that no host is known by, which is a typing error: whoever made it would believe the host killed. Where the
-// database cannot tell, the kill is thrown: it must not depend on one.
+// checkKillHost refuses a name that no host is known by, which is a typing error: whoever made it would believe
+// the host killed. Where the database cannot tell, the kill is thrown: it must not depend on one.
 func (c *Control) checkKillHost(ctx context.Context, k NewKill) error {
 	if err := length("target", k.Target, 0, maxTitle); err != nil || k.Ahead || k.Target == c.kill.Host() {
 		return err

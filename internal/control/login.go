@@ -63,7 +63,8 @@ func loginCaller(org outboard.OrgID) outboard.Caller {
 func (c *Control) provider() (*login.Provider, error) {
 	if c.login.Provider == nil {
 		return nil, outboard.Errorf(outboard.NotFound, "people cannot sign in at this server").
-			WithHint("configure login with an identity provider, see docs/guide/people.md; or use a key: OUTBOARD_API_KEY")
+			WithHint("configure login with an identity provider, see docs/guide/people.md; or use a key: " +
+				"OUTBOARD_API_KEY")
 	}
 	return c.login.Provider, nil
 }
@@ -89,7 +90,8 @@ func (c *Control) exchanging() (done func(), err error) {
 	case c.exchanges <- struct{}{}:
 		return func() { <-c.exchanges }, nil
 	default:
-		return nil, outboard.Errorf(outboard.Exhausted, "too many people are signing in").WithHint("try again in a few seconds")
+		return nil, outboard.Errorf(outboard.Exhausted, "too many people are signing in").
+			WithHint("try again in a few seconds")
 	}
 }
 
@@ -101,7 +103,8 @@ func (c *Control) Login(ctx context.Context, a LoginAnswer, org string) (outboar
 }
 
 // signIn makes a key of whom ask finds out from the provider. once is of this sign-in alone.
-func (c *Control) signIn(ctx context.Context, org, once string, ask func(*login.Provider) (login.Person, error)) (outboard.User, outboard.Key, string, error) {
+func (c *Control) signIn(ctx context.Context, org, once string,
+	ask func(*login.Provider) (login.Person, error)) (outboard.User, outboard.Key, string, error) {
 	fail := func(err error) (outboard.User, outboard.Key, string, error) {
 		return outboard.User{}, outboard.Key{}, "", err
 	}
@@ -125,7 +128,8 @@ func (c *Control) signIn(ctx context.Context, org, once string, ask func(*login.
 }
 
 // letIn makes the key of whom the provider named.
-func (c *Control) letIn(ctx context.Context, who *login.Person, org, once string) (outboard.User, outboard.Key, string, error) {
+func (c *Control) letIn(ctx context.Context, who *login.Person, org,
+	once string) (outboard.User, outboard.Key, string, error) {
 	u, err := c.admit(ctx, who, org)
 	if err != nil {
 		return outboard.User{}, outboard.Key{}, "", c.turnedAway(ctx, who, err)
@@ -155,7 +159,8 @@ func (c *Control) LoginDevice(ctx context.Context) (login.Device, string, error)
 // LoginAt is Login for a sign-in on another device, by the code of the terminal. ErrLoginPending and
 // ErrLoginSlowDown: not yet.
 func (c *Control) LoginAt(ctx context.Context, code, org string) (outboard.User, outboard.Key, string, error) {
-	return c.signIn(ctx, org, "device\x00"+HashSecret(code), func(p *login.Provider) (login.Person, error) { return p.WhoAt(ctx, code) })
+	return c.signIn(ctx, org, "device\x00"+HashSecret(code),
+		func(p *login.Provider) (login.Person, error) { return p.WhoAt(ctx, code) })
 }
 
 // turnedAway records that somebody whom the provider knows was refused.
@@ -163,9 +168,11 @@ func (c *Control) turnedAway(ctx context.Context, who *login.Person, why error) 
 	if outboard.KindOf(why) != outboard.Denied {
 		return why
 	}
-	detail, err := json.Marshal(map[string]any{"issuer": who.Issuer, "subject": text.Clip(who.Subject, maxEmail), "email": text.Clip(who.Email, maxEmail), "why": why.Error()})
+	detail, err := json.Marshal(map[string]any{"issuer": who.Issuer, "subject": text.Clip(who.Subject, maxEmail),
+		"email": text.Clip(who.Email, maxEmail), "why": why.Error()})
 	if err == nil {
-		err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: string(outboard.DefaultOrg), Actor: "login", Action: "login",
+		err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: string(outboard.DefaultOrg), Actor: "login",
+			Action:   "login",
 			Decision: outboard.Refused, Rule: "sign-in", Detail: detail})
 	}
 	if err != nil {
@@ -177,16 +184,19 @@ func (c *Control) turnedAway(ctx context.Context, who *login.Person, why error) 
 // loginKey makes the key. Its id follows from the nonce, so that one sign-in gives one key, whoever repeats it.
 func (c *Control) loginKey(ctx context.Context, u outboard.User, nonce string) (outboard.Key, string, error) {
 	now := c.clock()
-	k := outboard.Key{ID: outboard.DeriveID[outboard.KeyID](outboard.PrefixKey, "login", u.Issuer+"\x00"+nonce), Name: "login", Role: u.Role,
+	k := outboard.Key{ID: outboard.DeriveID[outboard.KeyID](outboard.PrefixKey, "login", u.Issuer+"\x00"+nonce),
+		Name: "login", Role: u.Role,
 		Kind: outboard.KeyLogin, Org: u.Org, User: u.ID, CreatedAt: now, ExpiresAt: now.Add(c.loginLasts())}
-	if err := c.record(ctx, loginCaller(u.Org), "login", string(u.ID), map[string]any{"key": k.ID, "email": u.Email, "role": u.Role, "until": k.ExpiresAt}); err != nil {
+	if err := c.record(ctx, loginCaller(u.Org), "login", string(u.ID),
+		map[string]any{"key": k.ID, "email": u.Email, "role": u.Role, "until": k.ExpiresAt}); err != nil {
 		return k, "", err
 	}
 	secret := newKeySecret()
 	k.Hash = HashSecret(secret)
 	err := c.store.PutKey(ctx, k)
 	if errors.Is(err, store.ErrDuplicate) {
-		return k, "", outboard.Errorf(outboard.Unauthenticated, "this sign-in was used already").WithHint("sign in again: outboard login")
+		return k, "", outboard.Errorf(outboard.Unauthenticated, "this sign-in was used already").
+			WithHint("sign in again: outboard login")
 	}
 	if err != nil {
 		return k, "", outboard.Errorf(outboard.KindOf(err), "storing the key: %w", err)
@@ -224,16 +234,19 @@ func (c *Control) admit(ctx context.Context, who *login.Person, org string) (u o
 	}
 	email, err := checkEmail(who.Email)
 	if err != nil {
-		return u, refuse("the identity provider tells no address of yours").WithHint("it must send the claim email: look at login.scopes and at what it sends to this client")
+		return u, refuse("the identity provider tells no address of yours").
+			WithHint("it must send the claim email: look at login.scopes and at what it sends to this client")
 	}
 	if !who.Verified {
-		return u, refuse("the identity provider has not verified your address %s", quote(email)).WithHint("verify it there, and sign in again")
+		return u, refuse("the identity provider has not verified your address %s", quote(email)).
+			WithHint("verify it there, and sign in again")
 	}
 	return c.settleIn(ctx, who, email, ref, bound)
 }
 
 // settleIn lets in somebody who was in none of the organizations before, or was removed from those.
-func (c *Control) settleIn(ctx context.Context, who *login.Person, email string, ref outboard.OrgID, removed []outboard.User) (u outboard.User, err error) {
+func (c *Control) settleIn(ctx context.Context, who *login.Person, email string, ref outboard.OrgID,
+	removed []outboard.User) (u outboard.User, err error) {
 	ruled, role, err := c.fits(ctx, who, ref)
 	if err != nil {
 		return u, err
@@ -262,7 +275,8 @@ func (c *Control) settleIn(ctx context.Context, who *login.Person, email string,
 	case len(removed) > 0:
 		return c.enter(ctx, who, removed[0])
 	}
-	return u, refuse("nobody has added %s here", quote(email)).WithHint("an administrator does: outboard user create %s", quote(email))
+	return u, refuse("nobody has added %s here", quote(email)).
+		WithHint("an administrator does: outboard user create %s", quote(email))
 }
 
 // membersOf are the rows of an organization.
@@ -280,7 +294,8 @@ func (c *Control) choose(ctx context.Context, what string, rows []outboard.User)
 		}
 		names = append(names, quote(o.Name))
 	}
-	return outboard.Errorf(outboard.Invalid, "%s %d organizations (%s), and say which one you sign in to", what, len(names), strings.Join(names, ", ")).
+	return outboard.Errorf(outboard.Invalid, "%s %d organizations (%s), and say which one you sign in to", what,
+		len(names), strings.Join(names, ", ")).
 		WithHint("outboard --org NAME login")
 }
 
@@ -303,28 +318,34 @@ func (c *Control) loginOrg(ctx context.Context, ref string) (outboard.OrgID, err
 func (c *Control) first(ctx context.Context, who *login.Person, added []outboard.User) (outboard.User, error) {
 	switch {
 	case !added[0].RemovedAt.IsZero():
-		return outboard.User{}, refuse("you were removed").WithHint("an administrator can let you in again: outboard user restore")
+		return outboard.User{}, refuse("you were removed").WithHint("an administrator can let you in again: " +
+			"outboard user restore")
 	case added[0].Subject != "": // an address that was given to somebody else, or an account that was made anew
 		return outboard.User{}, refuse("%s belongs to another account of the identity provider", quote(added[0].Email)).
-			WithHint("if it is yours, an administrator forgets the other one: outboard user rm, then outboard user restore")
+			WithHint("if it is yours, an administrator forgets the other one: outboard user rm, then outboard user " +
+				"restore")
 	}
 	u, err := c.enter(ctx, who, added[0])
 	if err != nil {
 		return u, err
 	}
 	u.Issuer, u.Subject = who.Issuer, who.Subject
-	if err := c.record(ctx, loginCaller(u.Org), "user.bind", string(u.ID), map[string]string{"email": u.Email, "issuer": u.Issuer, "subject": u.Subject}); err != nil {
+	if err := c.record(ctx, loginCaller(u.Org), "user.bind", string(u.ID),
+		map[string]string{"email": u.Email, "issuer": u.Issuer, "subject": u.Subject}); err != nil {
 		return u, err
 	}
 	if err := c.store.BindUser(ctx, u.ID, who.Issuer, who.Subject); err != nil {
-		return u, outboard.Errorf(outboard.Conflict, "somebody signed in at the same time: %w", err).WithHint("sign in again: outboard login")
+		return u, outboard.Errorf(outboard.Conflict, "somebody signed in at the same time: %w", err).
+			WithHint("sign in again: outboard login")
 	}
 	return u, nil
 }
 
 // newcomer adds whom a rule fits.
-func (c *Control) newcomer(ctx context.Context, who *login.Person, email string, org outboard.OrgID, role string) (outboard.User, error) {
-	u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: org, Email: email, Name: usableName(who.Name), Role: role,
+func (c *Control) newcomer(ctx context.Context, who *login.Person, email string, org outboard.OrgID,
+	role string) (outboard.User, error) {
+	u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: org, Email: email,
+		Name: usableName(who.Name), Role: role,
 		Issuer: who.Issuer, Subject: who.Subject, CreatedAt: c.clock()}
 	if err := c.openOrg(ctx, org); err != nil {
 		return u, err
@@ -334,9 +355,11 @@ func (c *Control) newcomer(ctx context.Context, who *login.Person, email string,
 		return u, wrapLookup("users", "", err)
 	}
 	if len(have) >= maxUsers {
-		return u, outboard.Errorf(outboard.Exhausted, "the organization has %d people, which is the most it may", len(have))
+		return u, outboard.Errorf(outboard.Exhausted, "the organization has %d people, which is the most it may",
+			len(have))
 	}
-	if err := c.record(ctx, loginCaller(org), "user.add", string(u.ID), map[string]string{"email": email, "role": role, "issuer": u.Issuer, "subject": u.Subject}); err != nil {
+	if err := c.record(ctx, loginCaller(org), "user.add", string(u.ID),
+		map[string]string{"email": email, "role": role, "issuer": u.Issuer, "subject": u.Subject}); err != nil {
 		return u, err
 	}
 	if err := c.store.AddUser(ctx, u); err != nil {
@@ -362,7 +385,8 @@ func (c *Control) enter(ctx context.Context, who *login.Person, u outboard.User)
 		return u, err
 	}
 	if who.Silent && slices.ContainsFunc(c.login.Rules, func(r LoginRule) bool { return r.Claim != "" }) {
-		return u, refuse("the identity provider tells nothing of you when it renews a sign-in, and a rule asks for a claim")
+		return u, refuse("the identity provider tells nothing of you when it renews a sign-in, and a rule asks for " +
+			"a claim")
 	}
 	if who.Silent { // the address is what it was
 		known := *who
@@ -409,7 +433,8 @@ func (c *Control) fits(ctx context.Context, who *login.Person, org outboard.OrgI
 		if r.Org != "" {
 			o, err := c.store.Org(ctx, r.Org)
 			if err != nil {
-				return "", "", outboard.Errorf(outboard.Unavailable, "a rule of login.members names the organization %s: %w", quote(r.Org), err).
+				return "", "", outboard.Errorf(outboard.Unavailable,
+					"a rule of login.members names the organization %s: %w", quote(r.Org), err).
 					WithHint("make it: outboard org create")
 			}
 			in = o.ID
@@ -442,7 +467,8 @@ func CheckLoginRules(rules []LoginRule) error {
 			}
 		}
 		if set != 1 || r.Claim != "" && r.Value == "" || checkRole(r.Role) != nil || strings.Contains(r.Domain, "@") {
-			return invalid("configuring login.members[%d]: it needs one of email, domain and claim with value, and a role of %s", i, strings.Join(outboard.Roles, ", "))
+			return invalid("configuring login.members[%d]: it needs one of email, domain and claim with value, and "+
+				"a role of %s", i, strings.Join(outboard.Roles, ", "))
 		}
 	}
 	return nil

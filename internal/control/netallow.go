@@ -9,10 +9,12 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// answeredBy are the approvals of hosts of a session that an allow answers: those that ask for no more than it lets in, and that its maker
-// may answer alone.
-func (c *Control) answeredBy(ctx context.Context, by outboard.Caller, g *outboard.NetGrant, owner outboard.Owner) ([]outboard.Approval, error) {
-	waiting, err := c.store.Approvals(ctx, store.ApprovalFilter{Session: g.Session, Pending: g.CreatedAt, Limit: maxWaiting})
+// answeredBy are the approvals of hosts of a session that an allow answers: those that ask for no more than it
+// lets in, and that its maker may answer alone.
+func (c *Control) answeredBy(ctx context.Context, by outboard.Caller, g *outboard.NetGrant,
+	owner outboard.Owner) ([]outboard.Approval, error) {
+	waiting, err := c.store.Approvals(ctx, store.ApprovalFilter{Session: g.Session, Pending: g.CreatedAt,
+		Limit: maxWaiting})
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +36,8 @@ func letsIn(g *outboard.NetGrant, t *outboard.NetTarget) bool {
 }
 
 // putNetGrant stores a grant and answers what waited for it.
-func (c *Control) putNetGrant(ctx context.Context, by outboard.Caller, g outboard.NetGrant, scope string, owner outboard.Owner) error {
+func (c *Control) putNetGrant(ctx context.Context, by outboard.Caller, g outboard.NetGrant, scope string,
+	owner outboard.Owner) error {
 	answered, err := c.answeredBy(ctx, by, &g, owner)
 	if err != nil {
 		return err
@@ -42,7 +45,8 @@ func (c *Control) putNetGrant(ctx context.Context, by outboard.Caller, g outboar
 	var ids []outboard.ApprovalID
 	for _, a := range answered {
 		ids = append(ids, a.ID)
-		err := c.record(ctx, by, "approval.allow", string(a.Session)+" "+a.Resource, map[string]string{"approval": string(a.ID), "digest": a.Digest, "scope": scope})
+		err := c.record(ctx, by, "approval.allow", string(a.Session)+" "+a.Resource,
+			map[string]string{"approval": string(a.ID), "digest": a.Digest, "scope": scope})
 		if err != nil {
 			return err
 		}
@@ -56,9 +60,10 @@ type TakenBack struct {
 	Rule   bool // the environment had one
 }
 
-// DisallowNetwork ends what AllowNetwork, or an answer, let a session reach: the grants of exactly this host and port, and with rule the
-// rule of its environment. The next request is asked about like the first one.
-func (c *Control) DisallowNetwork(ctx context.Context, by outboard.Caller, id outboard.SessionID, host string, port int, rule bool) (out TakenBack, err error) {
+// DisallowNetwork ends what AllowNetwork, or an answer, let a session reach: the grants of exactly this host and
+// port, and with rule the rule of its environment. The next request is asked about like the first one.
+func (c *Control) DisallowNetwork(ctx context.Context, by outboard.Caller, id outboard.SessionID, host string, port int,
+	rule bool) (out TakenBack, err error) {
 	if err := approver(by); err != nil {
 		return out, err
 	}
@@ -77,19 +82,22 @@ func (c *Control) DisallowNetwork(ctx context.Context, by outboard.Caller, id ou
 		return out, err
 	}
 	if rule {
-		if out.Rule, err = c.disallowRule(ctx, by, s.EnvironmentID, outboard.NetRule{Host: host, Port: port}); err != nil {
+		if out.Rule, err = c.disallowRule(ctx, by, s.EnvironmentID, outboard.NetRule{Host: host,
+			Port: port}); err != nil {
 			return out, err
 		}
 	}
 	if out.Grants == 0 && !out.Rule {
-		return out, outboard.Errorf(outboard.NotFound, "nobody has let session %s reach %s at that port", id, quote(host)).
+		return out, outboard.Errorf(outboard.NotFound, "nobody has let session %s reach %s at that port", id,
+			quote(host)).
 			WithHint("outboard net show %s says what it may reach; what its environment allows is taken back there", id)
 	}
 	return out, nil
 }
 
 // disallowRule removes the rule that allowRule adds, and reports whether it was there.
-func (c *Control) disallowRule(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID, rule outboard.NetRule) (had bool, err error) {
+func (c *Control) disallowRule(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID,
+	rule outboard.NetRule) (had bool, err error) {
 	_, err = c.UpdateEnvironment(ctx, by, id, EnvironmentPatch{Config: func(cfg *outboard.EnvConfig) {
 		n := &cfg.Networking
 		kept := slices.DeleteFunc(slices.Clone(n.Rules), func(r outboard.NetRule) bool { return allows(&r, &rule) })

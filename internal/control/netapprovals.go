@@ -19,7 +19,8 @@ const AllowAgent = "agent"
 
 // answerNet answers the approval of a host. No call waits for it: what is allowed is stored with the answer, and
 // the next request finds it.
-func (c *Control) answerNet(ctx context.Context, by outboard.Caller, a outboard.Approval, ans ApprovalAnswer) (AnsweredApproval, error) {
+func (c *Control) answerNet(ctx context.Context, by outboard.Caller, a outboard.Approval,
+	ans ApprovalAnswer) (AnsweredApproval, error) {
 	out := AnsweredApproval{Approval: a}
 	h, cfg, err := c.mayAnswerNet(ctx, by, &a, &ans)
 	if err != nil {
@@ -39,7 +40,8 @@ func (c *Control) answerNet(ctx context.Context, by outboard.Caller, a outboard.
 	now := c.clock()
 	answer := outboard.Answer{Allow: ans.Allow, Key: by.Key, Name: by.Name, Message: ans.Message, At: now}
 	if ans.Allow && a.Net.Policy {
-		g := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: a.Session, Actions: []string{a.Action},
+		g := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: a.Session,
+			Actions:   []string{a.Action},
 			Resources: []string{a.Resource}, NotBefore: now, ExpiresAt: now.Add(scopeTime), ApprovedBy: by.Key, ApprovedName: by.Name,
 			Why: "approval " + string(a.ID), CreatedAt: now, Votes: votes, Org: h.Org}
 		switch ans.Scope {
@@ -50,7 +52,8 @@ func (c *Control) answerNet(ctx context.Context, by outboard.Caller, a outboard.
 		}
 		out.Grant = &g
 	} else if ans.Allow {
-		out.Host = &outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: a.Session, Host: a.Net.Host, Port: a.Net.Port,
+		out.Host = &outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant),
+			Session: a.Session, Host: a.Net.Host, Port: a.Net.Port,
 			Uses: -1, By: string(by.Key), CreatedAt: now}
 		if ans.Scope == AllowOnce {
 			out.Host.Uses = 1
@@ -60,7 +63,8 @@ func (c *Control) answerNet(ctx context.Context, by outboard.Caller, a outboard.
 	if ans.Allow {
 		what = outboard.Allow
 	}
-	err = c.record(ctx, by, "approval."+string(what), string(a.Session)+" "+a.Resource, map[string]string{"approval": string(a.ID), "digest": a.Digest, "scope": ans.Scope})
+	err = c.record(ctx, by, "approval."+string(what), string(a.Session)+" "+a.Resource,
+		map[string]string{"approval": string(a.ID), "digest": a.Digest, "scope": ans.Scope})
 	if err != nil {
 		return out, err
 	}
@@ -68,8 +72,10 @@ func (c *Control) answerNet(ctx context.Context, by outboard.Caller, a outboard.
 		return out, err
 	}
 	if ans.Scope == AllowRule {
-		if err := c.allowRule(ctx, by, cfg.Environment, outboard.NetRule{Host: a.Net.Host, Port: a.Net.Port}); err != nil {
-			return out, outboard.Errorf(outboard.KindOf(err), "the session may reach %s, but its environment did not get the rule: %w", a.Net.Host, err)
+		if err := c.allowRule(ctx, by, cfg.Environment, outboard.NetRule{Host: a.Net.Host,
+			Port: a.Net.Port}); err != nil {
+			return out, outboard.Errorf(outboard.KindOf(err),
+				"the session may reach %s, but its environment did not get the rule: %w", a.Net.Host, err)
 		}
 	}
 	out.Approval, err = c.Approval(ctx, by, a.ID)
@@ -78,7 +84,8 @@ func (c *Control) answerNet(ctx context.Context, by outboard.Caller, a outboard.
 
 // mayAnswerNet checks an answer: the request that was shown, in time, by somebody who may, for a session that
 // goes on. It sets the scope of an allow that has none.
-func (c *Control) mayAnswerNet(ctx context.Context, by outboard.Caller, a *outboard.Approval, ans *ApprovalAnswer) (h outboard.Header, cfg outboard.SessionConfig, err error) {
+func (c *Control) mayAnswerNet(ctx context.Context, by outboard.Caller, a *outboard.Approval,
+	ans *ApprovalAnswer) (h outboard.Header, cfg outboard.SessionConfig, err error) {
 	last := AllowRule
 	if a.Net.Policy {
 		last = AllowAgent
@@ -92,7 +99,8 @@ func (c *Control) mayAnswerNet(ctx context.Context, by outboard.Caller, a *outbo
 	case ans.Allow && ans.Message != "":
 		return h, cfg, invalid("message is only for result deny")
 	case ans.Digest != "" && ans.Digest != a.Digest:
-		return h, cfg, outboard.Errorf(outboard.Conflict, "the answer is about another request than approval %s", a.ID).WithHint("look at it again")
+		return h, cfg, outboard.Errorf(outboard.Conflict, "the answer is about another request than approval %s", a.ID).
+			WithHint("look at it again")
 	case a.State != outboard.ApprovalPending:
 		return h, cfg, outboard.Errorf(outboard.Conflict, "approval %s is %s and takes no answer", a.ID, a.State).
 			WithHint("outboard net allow %s %s lets the host in without one", a.Session, a.Net.Host)
@@ -124,7 +132,8 @@ func (c *Control) mayAnswerNet(ctx context.Context, by outboard.Caller, a *outbo
 		return h, cfg, wrapLookup("session", string(h.ID), err)
 	}
 	if !a.Approver.May(by, cfg.Owner) {
-		return h, cfg, mayNot(a.Approver, outboard.Errorf(outboard.Denied, "%s may not answer approval %s", quote(by.Name), a.ID))
+		return h, cfg, mayNot(a.Approver, outboard.Errorf(outboard.Denied, "%s may not answer approval %s",
+			quote(by.Name), a.ID))
 	}
 	return h, cfg, nil
 }
@@ -137,7 +146,8 @@ func mayNot(a outboard.Approver, e *outboard.Error) error {
 	case outboard.ApproverAdmin:
 		return e.WithHint("its policy wants an administrator")
 	case outboard.ApproverOtherAdmin:
-		return e.WithHint("its policy wants an administrator who is somebody else than the owner of the session, and than who made their key")
+		return e.WithHint("its policy wants an administrator who is somebody else than the owner of the session, " +
+			"and than who made their key")
 	}
 	return e
 }
@@ -149,8 +159,10 @@ func grantable(a *outboard.Approval) error {
 		return invalid("the request ends in a star, which in a grant stands for any text: it can be allowed once only")
 	}
 	if a.Action == policy.ActionCustom || a.Action == policy.ActionMCP || a.Resource == a.Action {
-		return invalid("a grant for %s lets every call of it pass, whatever its arguments: this one can be allowed once only", quote(a.Resource)).
-			WithHint("if that is meant: outboard grant add --session %s --action %s --resource %s --why ...", a.Session, a.Action, a.Resource)
+		return invalid("a grant for %s lets every call of it pass, whatever its arguments: this one can be allowed "+
+			"once only", quote(a.Resource)).
+			WithHint("if that is meant: outboard grant add --session %s --action %s --resource %s --why ...", a.Session,
+				a.Action, a.Resource)
 	}
 	return nil
 }

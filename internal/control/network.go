@@ -48,13 +48,15 @@ func (c *Control) SessionNetwork(ctx context.Context, by outboard.Caller, id out
 	n := s.Config.Env.Networking
 	grants, err := c.store.NetGrants(ctx, id)
 	used, err2 := c.store.NetUsage(ctx, string(id))
-	return Network{Mode: n.Mode, Rules: netrule.Effective(n, s.Config.Agent.MCPServers), Grants: grants, Budget: n.Budget, Used: used, Ask: n.Ask},
+	return Network{Mode: n.Mode, Rules: netrule.Effective(n, s.Config.Agent.MCPServers), Grants: grants,
+			Budget: n.Budget, Used: used, Ask: n.Ask},
 		wrapLookup("session", string(id), errors.Join(err, err2))
 }
 
 // EnvironmentNetwork returns what every session of an environment may reach; the servers of an agent come on top
 // where the environment says so.
-func (c *Control) EnvironmentNetwork(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID) (Network, error) {
+func (c *Control) EnvironmentNetwork(ctx context.Context, by outboard.Caller,
+	id outboard.EnvironmentID) (Network, error) {
 	e, err := c.Environment(ctx, by, id)
 	if err != nil {
 		return Network{}, err
@@ -64,11 +66,13 @@ func (c *Control) EnvironmentNetwork(ctx context.Context, by outboard.Caller, id
 }
 
 // NetworkLog returns the requests that a session has made, newest first, and what decided each.
-func (c *Control) NetworkLog(ctx context.Context, by outboard.Caller, id outboard.SessionID, before int64, limit int) ([]AuditRecord, error) {
+func (c *Control) NetworkLog(ctx context.Context, by outboard.Caller, id outboard.SessionID, before int64,
+	limit int) ([]AuditRecord, error) {
 	if _, err := c.header(ctx, by, id); err != nil {
 		return nil, err
 	}
-	list, err := c.store.AuditRecords(ctx, store.AuditQuery{Actor: string(id), Action: "http.request", Before: before, Newest: true, Limit: limit})
+	list, err := c.store.AuditRecords(ctx, store.AuditQuery{Actor: string(id), Action: "http.request", Before: before,
+		Newest: true, Limit: limit})
 	return list, wrapLookup("session", string(id), err)
 }
 
@@ -81,7 +85,8 @@ const (
 
 // AllowNetwork lets a session reach the host of a rule, at its port (0 means 80 and 443) and by WebSocket where
 // the rule says so, and answers the approvals that wait for that. What else a rule can say is not looked at.
-func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outboard.SessionID, want outboard.NetRule, scope string) (outboard.NetGrant, error) {
+func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outboard.SessionID, want outboard.NetRule,
+	scope string) (outboard.NetGrant, error) {
 	if err := approver(by); err != nil {
 		return outboard.NetGrant{}, err
 	}
@@ -97,13 +102,16 @@ func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outbo
 		return outboard.NetGrant{}, err
 	}
 	if m := s.Config.Env.Networking.Mode; m == "none" || m == "" {
-		return outboard.NetGrant{}, outboard.Errorf(outboard.Conflict, "session %s has no network at all: its environment says type none", id)
+		return outboard.NetGrant{}, outboard.Errorf(outboard.Conflict,
+			"session %s has no network at all: its environment says type none", id)
 	}
 	// Whoever may not answer for the session does not let a host in unasked either.
 	if a := s.Config.Env.Networking.Ask.Approver; a != outboard.ApproverNone && !a.May(by, s.Config.Owner) {
-		return outboard.NetGrant{}, mayNot(a, outboard.Errorf(outboard.Denied, "%s may not let session %s reach a host", quote(by.Name), id))
+		return outboard.NetGrant{}, mayNot(a, outboard.Errorf(outboard.Denied, "%s may not let session %s reach a host",
+			quote(by.Name), id))
 	}
-	g := outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: id, Host: host, Port: rule.Port, Uses: -1, WebSocket: rule.WebSocket,
+	g := outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: id, Host: host,
+		Port: rule.Port, Uses: -1, WebSocket: rule.WebSocket,
 		By: string(by.Key), CreatedAt: c.clock()}
 	switch scope {
 	case AllowOnce:
@@ -120,7 +128,8 @@ func (c *Control) AllowNetwork(ctx context.Context, by outboard.Caller, id outbo
 	if err != nil {
 		return g, fmt.Errorf("encoding a grant: %w", err)
 	}
-	err = c.store.Audit(ctx, AuditRecord{At: g.CreatedAt, Org: string(by.In()), Actor: string(by.Key), Action: "network.allow", Resource: string(id) + " " + host, Decision: outboard.Allowed,
+	err = c.store.Audit(ctx, AuditRecord{At: g.CreatedAt, Org: string(by.In()), Actor: string(by.Key),
+		Action: "network.allow", Resource: string(id) + " " + host, Decision: outboard.Allowed,
 		Rule: scope, Detail: detail})
 	if err == nil {
 		err = c.putNetGrant(ctx, by, g, scope, s.Config.Owner)
@@ -137,13 +146,15 @@ func (c *Control) reachable(ctx context.Context, host string) error {
 		return nil
 	}
 	if err := c.reach(ctx, host); err != nil {
-		return invalid("%w, and an allow would not change that", err).WithHint("the operator opens networks with egress.private_networks")
+		return invalid("%w, and an allow would not change that", err).
+			WithHint("the operator opens networks with egress.private_networks")
 	}
 	return nil
 }
 
 // allowRule adds a rule to an environment, unless it has it. A rule for WebSockets takes the place of the one without.
-func (c *Control) allowRule(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID, rule outboard.NetRule) error {
+func (c *Control) allowRule(ctx context.Context, by outboard.Caller, id outboard.EnvironmentID,
+	rule outboard.NetRule) error {
 	_, err := c.UpdateEnvironment(ctx, by, id, EnvironmentPatch{Config: func(cfg *outboard.EnvConfig) {
 		n := &cfg.Networking
 		for i, r := range n.Rules {
@@ -160,7 +171,8 @@ func (c *Control) allowRule(ctx context.Context, by outboard.Caller, id outboard
 
 func checkNetworking(n *outboard.Networking) error {
 	if len(n.Rules) > maxNetRules {
-		return invalid("config.outboard.networking.rules must have at most %d entries, not %d", maxNetRules, len(n.Rules))
+		return invalid("config.outboard.networking.rules must have at most %d entries, not %d", maxNetRules,
+			len(n.Rules))
 	}
 	for i, r := range n.Rules {
 		if err := netrule.Check(r); err != nil {
@@ -170,11 +182,14 @@ func checkNetworking(n *outboard.Networking) error {
 	if b := n.Budget; b.Requests < 0 || b.Bytes < 0 || b.Hosts < 0 {
 		return invalid("config.outboard.networking.budget must not be negative")
 	}
-	if a := n.Ask; a.Approver != "" && a.Approver != outboard.ApproverNone && !slices.Contains(outboard.Approvers, a.Approver) {
-		return invalid("config.outboard.networking.ask.approver must be any, other, admin, other_admin or none, not %s", quote(string(a.Approver)))
+	if a := n.Ask; a.Approver != "" && a.Approver != outboard.ApproverNone &&
+		!slices.Contains(outboard.Approvers, a.Approver) {
+		return invalid("config.outboard.networking.ask.approver must be any, other, admin, other_admin or none, not %s",
+			quote(string(a.Approver)))
 	}
 	if s := n.Ask.TimeoutSec; s < 0 || s > int64(policy.MaxTimeout/time.Second) {
-		return invalid("config.outboard.networking.ask.timeout_seconds must be from 0 to %d", int64(policy.MaxTimeout/time.Second))
+		return invalid("config.outboard.networking.ask.timeout_seconds must be from 0 to %d",
+			int64(policy.MaxTimeout/time.Second))
 	}
 	return nil
 }

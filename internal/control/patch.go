@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// maxEdits bounds the search for the shortest way from one text to the other; texts further apart are shown as replaced.
+	// maxEdits bounds the search for the shortest way from one text to the other; texts further apart are shown
+	// as replaced.
 	maxEdits = 1000
 	// patchContext is how many unchanged lines a patch shows around a change.
 	patchContext = 3
@@ -45,7 +46,8 @@ func (ch *FileChange) patch() string {
 
 // patchName quotes a name that would not survive a line, as git does.
 func patchName(prefix, name string) string {
-	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '"' || r == '\\' || r == '\uFFFD' }) {
+	if strings.ContainsFunc(name,
+		func(r rune) bool { return r < ' ' || r == 0x7f || r == '"' || r == '\\' || r == '\uFFFD' }) {
 		return strconv.QuoteToASCII(prefix + name)
 	}
 	return prefix + name
@@ -121,7 +123,8 @@ func extent(before, n int) string {
 	return fmt.Sprintf("%d,%d", before+1, n)
 }
 
-// diff returns the edits from a to b: the fewest, up to maxEdits (Myers' greedy search), else all of one and then all of the other.
+// diff returns the edits from a to b: the fewest, up to maxEdits (Myers' greedy search), else all of one and
+// then all of the other.
 func diff(a, b []string) []edit {
 	head := 0
 	for head < len(a) && head < len(b) && a[head] == b[head] {

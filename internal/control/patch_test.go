@@ -22,7 +22,8 @@ func TestPatchLeadsFromOneToTheOther(t *testing.T) {
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		text := rapid.Custom(func(rt *rapid.T) string {
-			ls := rapid.SliceOfN(rapid.SampledFrom([]string{"a\n", "b\n", "c\n", "d d\n", "\n"}), 0, 30).Draw(rt, "lines")
+			ls := rapid.SliceOfN(rapid.SampledFrom([]string{"a\n", "b\n", "c\n", "d d\n", "\n"}), 0, 30).
+				Draw(rt, "lines")
 			return strings.Join(ls, "") + rapid.SampledFrom([]string{"", "end"}).Draw(rt, "last")
 		})
 		a, b := text.Draw(rt, "a"), text.Draw(rt, "b")
@@ -45,7 +46,8 @@ func TestPatchLeadsFromOneToTheOther(t *testing.T) {
 		if err := os.WriteFile(name, []byte(a), 0o600); err != nil {
 			rt.Fatal(err)
 		}
-		ch := FileChange{Path: "f", Before: &FileState{Type: "file", text: []byte(a)}, After: &FileState{Type: "file", text: []byte(b)}}
+		ch := FileChange{Path: "f", Before: &FileState{Type: "file", text: []byte(a)},
+			After: &FileState{Type: "file", text: []byte(b)}}
 		cmd := exec.CommandContext(t.Context(), git, "apply", "--unidiff-zero", "-")
 		cmd.Dir, cmd.Stdin = dir, strings.NewReader(ch.patch())
 		cmd.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir))

@@ -131,7 +131,8 @@ func (c *Control) interruptOrg(ctx context.Context, org outboard.OrgID) {
 		}
 		for i := range page {
 			if err := c.interrupt(ctx, page[i].ID); err != nil {
-				c.log.Warn("interrupting a session of an organization that has ended", "session", page[i].ID, "org", org, "err", err)
+				c.log.Warn("interrupting a session of an organization that has ended", "session", page[i].ID, "org",
+					org, "err", err)
 			}
 		}
 		if len(page) < killPage {
@@ -176,7 +177,8 @@ func checkRole(role string) error {
 // checkEmail returns an address as it is compared.
 func checkEmail(s string) (string, error) {
 	a, err := mail.ParseAddress(s)
-	if err != nil || a.Address != s || len(s) > maxEmail || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) {
+	if err != nil || a.Address != s || len(s) > maxEmail ||
+		strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return "", invalid("email: %s is not a plain address", quote(s))
 	}
 	return strings.ToLower(s), nil
@@ -184,7 +186,8 @@ func checkEmail(s string) (string, error) {
 
 // AddUser makes somebody a member of the organization. They sign in with a provider that vouches for the address.
 func (c *Control) AddUser(ctx context.Context, by outboard.Caller, email, name, role string) (outboard.User, error) {
-	u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: by.In(), Name: name, Role: role, CreatedAt: c.clock()}
+	u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: by.In(), Name: name, Role: role,
+		CreatedAt: c.clock()}
 	if err := requireAdmin(by, scopePeople); err != nil {
 		return u, err
 	}
@@ -200,14 +203,17 @@ func (c *Control) AddUser(ctx context.Context, by outboard.Caller, email, name, 
 		return u, wrapLookup("users", "", err)
 	}
 	if len(have) >= maxUsers {
-		return u, outboard.Errorf(outboard.Exhausted, "the organization has %d people, which is the most it may", len(have))
+		return u, outboard.Errorf(outboard.Exhausted, "the organization has %d people, which is the most it may",
+			len(have))
 	}
-	if err := c.record(ctx, by, "user.add", string(u.ID), map[string]string{"email": u.Email, "role": role}); err != nil {
+	if err := c.record(ctx, by, "user.add", string(u.ID), map[string]string{"email": u.Email,
+		"role": role}); err != nil {
 		return u, err
 	}
 	err = c.store.AddUser(ctx, u)
 	if errors.Is(err, store.ErrDuplicate) {
-		return u, outboard.Errorf(outboard.Conflict, "the organization has %s already", quote(u.Email)).WithHint("outboard user ls -a; outboard user restore")
+		return u, outboard.Errorf(outboard.Conflict, "the organization has %s already", quote(u.Email)).
+			WithHint("outboard user ls -a; outboard user restore")
 	}
 	return u, err
 }
@@ -220,7 +226,8 @@ type UserPatch struct {
 
 // UpdateUser changes a person's name or role. A lower role ends what they hold, as RemoveUser does: they sign in
 // again, and have less.
-func (c *Control) UpdateUser(ctx context.Context, by outboard.Caller, id outboard.UserID, p UserPatch) (outboard.User, error) {
+func (c *Control) UpdateUser(ctx context.Context, by outboard.Caller, id outboard.UserID,
+	p UserPatch) (outboard.User, error) {
 	if err := requireAdmin(by, scopePeople); err != nil {
 		return outboard.User{}, err
 	}
@@ -253,7 +260,8 @@ func (c *Control) RemoveUser(ctx context.Context, by outboard.Caller, id outboar
 		return u, invalid("nobody removes themselves").WithHint("another administrator does")
 	}
 	if string(u.ID) == by.Maker {
-		return u, invalid("%s made the key that asks, and it would end with them", quote(u.Email)).WithHint("with another administrator's key, or who runs the server")
+		return u, invalid("%s made the key that asks, and it would end with them", quote(u.Email)).
+			WithHint("with another administrator's key, or who runs the server")
 	}
 	u.RemovedAt = c.clock()
 	return u, c.changeUser(ctx, by, u, "user.remove", true)
@@ -277,7 +285,8 @@ func (c *Control) RestoreUser(ctx context.Context, by outboard.Caller, id outboa
 
 // changeUser records and stores a change, and stops the sessions of whom it takes rights from.
 func (c *Control) changeUser(ctx context.Context, by outboard.Caller, u outboard.User, action string, ends bool) error {
-	if err := c.record(ctx, by, action, string(u.ID), map[string]any{"email": u.Email, "role": u.Role, "removed": !u.RemovedAt.IsZero()}); err != nil {
+	if err := c.record(ctx, by, action, string(u.ID), map[string]any{"email": u.Email, "role": u.Role,
+		"removed": !u.RemovedAt.IsZero()}); err != nil {
 		return err
 	}
 	sessions, err := c.store.ChangeUser(ctx, u, ends)
@@ -293,7 +302,8 @@ func (c *Control) changeUser(ctx context.Context, by outboard.Caller, u outboard
 		}
 	}
 	if ends {
-		c.log.Info("a person lost rights", "user", u.ID, "role", u.Role, "removed", !u.RemovedAt.IsZero(), "by", by.Key, "sessions", len(sessions))
+		c.log.Info("a person lost rights", "user", u.ID, "role", u.Role, "removed", !u.RemovedAt.IsZero(), "by", by.Key,
+			"sessions", len(sessions))
 	}
 	return nil
 }
@@ -307,7 +317,8 @@ func (c *Control) interrupt(ctx context.Context, id outboard.SessionID) error {
 	if st := c.Status(&h); st != outboard.PhaseRunning && st != outboard.PhaseRetrying && !h.Parked() {
 		return nil
 	}
-	_, err = c.store.Commit(ctx, store.Commit{Session: id, Expect: store.Any, Events: []outboard.Event{outboard.NewEvent(h.Thread, &outboard.InputInterrupt{})}})
+	_, err = c.store.Commit(ctx, store.Commit{Session: id, Expect: store.Any,
+		Events: []outboard.Event{outboard.NewEvent(h.Thread, &outboard.InputInterrupt{})}})
 	return err
 }
 
@@ -323,7 +334,8 @@ type KeyRequest struct {
 
 // CreateKey makes a key of the organization and returns its secret, which nobody can read again.
 func (c *Control) CreateKey(ctx context.Context, by outboard.Caller, r KeyRequest) (outboard.Key, string, error) {
-	k := outboard.Key{ID: outboard.NewID[outboard.KeyID](outboard.PrefixKey), Name: r.Name, Role: r.Role, Kind: outboard.KeyAPI, Org: by.In(),
+	k := outboard.Key{ID: outboard.NewID[outboard.KeyID](outboard.PrefixKey), Name: r.Name, Role: r.Role,
+		Kind: outboard.KeyAPI, Org: by.In(),
 		User: r.User, Scopes: r.Scopes, Environment: r.Environment, CreatedAt: c.clock(), Maker: by.Makes(), MadeWith: by.Key}
 	if err := requireAdmin(by, scopePeople); err != nil {
 		return k, "", err
@@ -340,7 +352,8 @@ func (c *Control) CreateKey(ctx context.Context, by outboard.Caller, r KeyReques
 	if err := c.checkKey(ctx, by, &k, r.TTL); err != nil {
 		return k, "", err
 	}
-	if err := c.record(ctx, by, "key.create", string(k.ID), map[string]any{"name": k.Name, "role": k.Role, "kind": k.Kind, "user": k.User,
+	if err := c.record(ctx, by, "key.create", string(k.ID), map[string]any{"name": k.Name, "role": k.Role,
+		"kind": k.Kind, "user": k.User,
 		"scopes": k.Scopes}); err != nil {
 		return k, "", err
 	}
@@ -361,17 +374,23 @@ func (c *Control) checkKey(ctx context.Context, by outboard.Caller, k *outboard.
 	}
 	for i, s := range k.Scopes {
 		if !slices.Contains(outboard.KeyScopes, s) || slices.Contains(k.Scopes[:i], s) {
-			return invalid("scopes: %s is not one of %s, or is there twice", quote(s), strings.Join(outboard.KeyScopes, ", "))
+			return invalid("scopes: %s is not one of %s, or is there twice", quote(s),
+				strings.Join(outboard.KeyScopes, ", "))
 		}
 	}
 	if len(by.Scopes) > 0 { // a limited key makes no key that may more
-		if len(k.Scopes) == 0 || slices.ContainsFunc(k.Scopes, func(s string) bool { return !slices.Contains(by.Scopes, s) }) {
-			return outboard.Errorf(outboard.Denied, "a limited key makes only keys with some of its own scopes: %s", strings.Join(by.Scopes, ", "))
+		if len(k.Scopes) == 0 || slices.ContainsFunc(k.Scopes,
+			func(s string) bool { return !slices.Contains(by.Scopes, s) }) {
+			return outboard.Errorf(outboard.Denied, "a limited key makes only keys with some of its own scopes: %s",
+				strings.Join(by.Scopes, ", "))
 		}
 	}
-	if by.Kind != outboard.KeyLogin && !by.Until.IsZero() && (k.ExpiresAt.IsZero() || k.ExpiresAt.After(by.Until)) { // nor one that lasts longer
-		return outboard.Errorf(outboard.Denied, "a key that ends makes only keys that end no later: this one does at %s", by.Until.Format(time.RFC3339)).
-			WithHint("outboard key create %s --for %s", k.Name, max(by.Until.Sub(k.CreatedAt).Truncate(time.Second), time.Second))
+	// nor one that lasts longer
+	if by.Kind != outboard.KeyLogin && !by.Until.IsZero() && (k.ExpiresAt.IsZero() || k.ExpiresAt.After(by.Until)) {
+		return outboard.Errorf(outboard.Denied,
+			"a key that ends makes only keys that end no later: this one does at %s", by.Until.Format(time.RFC3339)).
+			WithHint("outboard key create %s --for %s", k.Name, max(by.Until.Sub(k.CreatedAt).Truncate(time.Second),
+				time.Second))
 	}
 	if k.User != "" {
 		u, err := c.User(ctx, by, k.User)
@@ -433,7 +452,8 @@ func (c *Control) Key(ctx context.Context, by outboard.Caller, id outboard.KeyID
 
 // RevokeKey ends a key at once. Everybody may end their own. An administrator also gets the living keys that
 // were made with it, and with those: whoever has the secret may know theirs. With made they end as well.
-func (c *Control) RevokeKey(ctx context.Context, by outboard.Caller, id outboard.KeyID, made bool) (k outboard.Key, others []outboard.Key, err error) {
+func (c *Control) RevokeKey(ctx context.Context, by outboard.Caller, id outboard.KeyID,
+	made bool) (k outboard.Key, others []outboard.Key, err error) {
 	if k, err = c.Key(ctx, by, id); err != nil {
 		return k, nil, err
 	}
@@ -451,7 +471,8 @@ func (c *Control) RevokeKey(ctx context.Context, by outboard.Caller, id outboard
 			return k, others, wrapLookup("keys", "", err)
 		}
 		for _, m := range list {
-			if m.Org != k.Org && !by.Operator() || slices.ContainsFunc(others, func(o outboard.Key) bool { return o.ID == m.ID }) {
+			if m.Org != k.Org && !by.Operator() || slices.ContainsFunc(others,
+				func(o outboard.Key) bool { return o.ID == m.ID }) {
 				continue
 			}
 			if made {

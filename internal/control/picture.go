@@ -41,11 +41,13 @@ func (p *pictures) check(declared string, b []byte) (string, error) {
 	if err != nil {
 		return kind, invalid("the image cannot be decoded: %w", err).WithHint("send a whole PNG, JPEG, GIF or WebP")
 	}
-	if declared = strings.ToLower(declared); declared != "" && declared != "application/octet-stream" && declared != kind {
+	if declared = strings.ToLower(declared); declared != "" && declared != "application/octet-stream" &&
+		declared != kind {
 		return kind, invalid("the image is said to be %s, and its bytes are %s", quote(declared), kind)
 	}
 	if width > maxPictureSide || height > maxPictureSide {
-		return kind, invalid("the image has %d x %d pixels, and at most %d on a side are taken", width, height, maxPictureSide).WithHint("scale it down")
+		return kind, invalid("the image has %d x %d pixels, and at most %d on a side are taken", width, height,
+			maxPictureSide).WithHint("scale it down")
 	}
 	if width < 1 || height < 1 {
 		return kind, invalid("the image has no pixels")
@@ -65,7 +67,8 @@ func (p *pictures) check(declared string, b []byte) (string, error) {
 // checkPictureSize refuses a picture by its size alone.
 func checkPictureSize(n int64) error {
 	if n > maxPicture {
-		return invalid("the image has %d bytes, and at most %d are taken (5 MB)", n, maxPicture).WithHint("make it smaller, or send it as a file resource of the session")
+		return invalid("the image has %d bytes, and at most %d are taken (5 MB)", n, maxPicture).
+			WithHint("make it smaller, or send it as a file resource of the session")
 	}
 	return nil
 }
@@ -94,7 +97,8 @@ func measureWebP(b []byte) (width, height int, err error) {
 	}
 	switch data := b[20:]; string(b[12:16]) {
 	case "VP8X":
-		return 1 + int(data[4]) + int(data[5])<<8 + int(data[6])<<16, 1 + int(data[7]) + int(data[8])<<8 + int(data[9])<<16, nil
+		return 1 + int(data[4]) + int(data[5])<<8 + int(data[6])<<16, 1 + int(data[7]) + int(data[8])<<8 +
+			int(data[9])<<16, nil
 	case "VP8L":
 		bits := binary.LittleEndian.Uint32(data[1:])
 		if data[0] != 0x2f {

@@ -20,7 +20,8 @@ func (c *Control) record(ctx context.Context, by outboard.Caller, action, resour
 	if len(b) > outboard.MaxEventData {
 		b, _ = json.Marshal(map[string]int{"bytes": len(b)}) // the row itself keeps the rest
 	}
-	err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: string(by.In()), Actor: string(by.Key), Action: action,
+	err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: string(by.In()), Actor: string(by.Key),
+		Action:   action,
 		Resource: resource, Decision: outboard.Allowed, Rule: "role " + by.Role, Detail: b})
 	if err != nil {
 		return outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
@@ -30,7 +31,8 @@ func (c *Control) record(ctx context.Context, by outboard.Caller, action, resour
 
 // SavePolicy checks a policy and puts it in force as the next version. A mistake in it changes nothing: the
 // version before stays in force. expect is the version it replaces, -1 for any.
-func (c *Control) SavePolicy(ctx context.Context, by outboard.Caller, p outboard.Policy, expect int) (outboard.Policy, error) {
+func (c *Control) SavePolicy(ctx context.Context, by outboard.Caller, p outboard.Policy,
+	expect int) (outboard.Policy, error) {
 	if err := requireAdmin(by, scopePolicies); err != nil {
 		return p, err
 	}
@@ -41,7 +43,8 @@ func (c *Control) SavePolicy(ctx context.Context, by outboard.Caller, p outboard
 		return p, err
 	}
 	p.CreatedAt, p.CreatedBy, p.Org = c.clock(), by.Name, by.In()
-	if err := c.record(ctx, by, "policy.save", strings.TrimSpace(string(p.Level)+" "+p.Target), map[string]string{"text": p.Text}); err != nil {
+	if err := c.record(ctx, by, "policy.save", strings.TrimSpace(string(p.Level)+" "+p.Target),
+		map[string]string{"text": p.Text}); err != nil {
 		return p, err
 	}
 	defer c.policy.Refresh()
@@ -49,7 +52,8 @@ func (c *Control) SavePolicy(ctx context.Context, by outboard.Caller, p outboard
 }
 
 // checkTarget refuses a policy for something that is not there.
-func (c *Control) checkTarget(ctx context.Context, by outboard.Caller, level outboard.PolicyLevel, target string) error {
+func (c *Control) checkTarget(ctx context.Context, by outboard.Caller, level outboard.PolicyLevel,
+	target string) error {
 	switch level {
 	case outboard.LevelOrganization:
 		if target != "" {
@@ -61,7 +65,8 @@ func (c *Control) checkTarget(ctx context.Context, by outboard.Caller, level out
 		return err
 	case outboard.LevelSession:
 		_, err := c.header(ctx, by, outboard.SessionID(target))
-		if err != nil && outboard.KindOf(err) == outboard.NotFound { // one that was deleted, whose policy holds for its forks
+		// one that was deleted, whose policy holds for its forks
+		if err != nil && outboard.KindOf(err) == outboard.NotFound {
 			if _, missing := c.Policy(ctx, by, outboard.PolicyRow(level, target), 0); missing == nil {
 				return nil
 			}
@@ -73,7 +78,8 @@ func (c *Control) checkTarget(ctx context.Context, by outboard.Caller, level out
 }
 
 // Policy returns a version of a policy, 0 = the one in force.
-func (c *Control) Policy(ctx context.Context, by outboard.Caller, id outboard.PolicyID, version int) (outboard.Policy, error) {
+func (c *Control) Policy(ctx context.Context, by outboard.Caller, id outboard.PolicyID,
+	version int) (outboard.Policy, error) {
 	if err := requireReader(by); err != nil {
 		return outboard.Policy{}, err
 	}
@@ -95,7 +101,8 @@ func (c *Control) Policies(ctx context.Context, by outboard.Caller, p Page) ([]o
 }
 
 // PolicyVersions returns the newest versions of a policy, newest first.
-func (c *Control) PolicyVersions(ctx context.Context, by outboard.Caller, id outboard.PolicyID) ([]outboard.Policy, error) {
+func (c *Control) PolicyVersions(ctx context.Context, by outboard.Caller,
+	id outboard.PolicyID) ([]outboard.Policy, error) {
 	if err := requireReader(by); err != nil {
 		return nil, err
 	}
@@ -137,7 +144,8 @@ func (t *PolicyTest) complete(tools []outboard.Toolset) error {
 		}
 	}
 	if t.Kind == "builtin" && !slices.Contains(policy.Actions(), t.Tool) {
-		return invalid("there is no built-in tool %s", quote(t.Tool)).WithHint("for a custom tool, name the agent or session that has it")
+		return invalid("there is no built-in tool %s", quote(t.Tool)).
+			WithHint("for a custom tool, name the agent or session that has it")
 	}
 	if !slices.Contains([]string{"builtin", "custom", "mcp"}, t.Kind) {
 		return invalid("kind must be builtin, custom or mcp, not %s", quote(t.Kind))
@@ -208,7 +216,8 @@ type RuleText struct {
 }
 
 // Why explains why a call was allowed, asked about or denied.
-func (c *Control) Why(ctx context.Context, by outboard.Caller, id outboard.SessionID, call outboard.CallID) (Reason, error) {
+func (c *Control) Why(ctx context.Context, by outboard.Caller, id outboard.SessionID,
+	call outboard.CallID) (Reason, error) {
 	var out Reason
 	h, err := c.header(ctx, by, id)
 	if err != nil {

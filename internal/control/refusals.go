@@ -14,8 +14,9 @@ import (
 // Bounds on records of refusals: anybody who reaches the server can be refused, and must not fill its disk.
 const (
 	refusalEvery = time.Minute // of one source and route
-	maxStrangers = 10          // sources without a valid key that have a record of their own in that time; the rest share one
-	maxRefusals  = 2000        // sources and routes that are remembered
+	// sources without a valid key that have a record of their own in that time; the rest share one
+	maxStrangers = 10
+	maxRefusals  = 2000 // sources and routes that are remembered
 )
 
 // Trail returns a context for one request of an API; see store.Trail.
@@ -110,7 +111,8 @@ func (c *Control) Refused(ctx context.Context, by outboard.Caller, r RefusedRequ
 		resource += " " + r.Path
 	}
 	if err == nil {
-		err = c.store.Audit(context.WithoutCancel(ctx), outboard.AuditRecord{At: c.clock(), Org: org, Actor: actor, Action: "api.refused",
+		err = c.store.Audit(context.WithoutCancel(ctx), outboard.AuditRecord{At: c.clock(), Org: org, Actor: actor,
+			Action:   "api.refused",
 			Resource: resource, Decision: outboard.Refused, Rule: rule, Detail: detail})
 	}
 	if err != nil {

@@ -25,9 +25,10 @@ type RegistryKey struct {
 	SessionToken outboard.Secret // of a temporary key
 }
 
-// registryLogin names the credential that an image is pulled with, "" for none of the organization's. A new login becomes that
-// credential, in the place of what was there: a build has its name and never what is in it.
-func (c *Control) registryLogin(ctx context.Context, by outboard.Caller, image string, login *RegistryLogin) (string, error) {
+// registryLogin names the credential that an image is pulled with, "" for none of the organization's. A new
+// login becomes that credential, in the place of what was there: a build has its name and never what is in it.
+func (c *Control) registryLogin(ctx context.Context, by outboard.Caller, image string,
+	login *RegistryLogin) (string, error) {
 	registry, err := fleet.ImageRegistry(image)
 	if err != nil {
 		return "", err
@@ -48,7 +49,8 @@ func (c *Control) registryLogin(ctx context.Context, by outboard.Caller, image s
 		return "", err
 	}
 	if old != nil && old.Auth.Type == auth.Type {
-		_, err = c.UpdateCredential(ctx, by, in.ID, old.ID, CredentialPatch{Type: auth.Type, Auth: func(_ *outboard.Auth, s *Secrets) error { *s = secrets; return nil }})
+		_, err = c.UpdateCredential(ctx, by, in.ID, old.ID, CredentialPatch{Type: auth.Type,
+			Auth: func(_ *outboard.Auth, s *Secrets) error { *s = secrets; return nil }})
 		return ref, err
 	}
 	if old != nil { // a name is of one living credential
@@ -74,23 +76,28 @@ func (l *RegistryLogin) credential(name, registry string) (outboard.Auth, Secret
 		region := vault.ECRRegion(registry)
 		switch {
 		case region == "":
-			return a, Secrets{}, invalid("a key for AWS is for images of ACCOUNT.dkr.ecr.REGION.amazonaws.com, and this one is of %s", quote(registry))
+			return a, Secrets{}, invalid("a key for AWS is for images of ACCOUNT.dkr.ecr.REGION.amazonaws.com, and "+
+				"this one is of %s", quote(registry))
 		case region != l.AWS.Region:
-			return a, Secrets{}, invalid("the registry %s is in the region %s, and the key is for %s", registry, region, quote(l.AWS.Region))
+			return a, Secrets{}, invalid("the registry %s is in the region %s, and the key is for %s", registry, region,
+				quote(l.AWS.Region))
 		}
-		a = outboard.Auth{Type: outboard.AuthAWS, Name: name, Rule: a.Rule, AWS: &outboard.AWSScope{Service: vault.ServiceECR, Region: region}}
+		a = outboard.Auth{Type: outboard.AuthAWS, Name: name, Rule: a.Rule,
+			AWS: &outboard.AWSScope{Service: vault.ServiceECR, Region: region}}
 		s := Secrets{AccessKeyID: l.AWS.ID, Value: l.AWS.Key, SessionToken: l.AWS.SessionToken}
 		return a, s, checkAuth(&a, &s)
 	}
 	if l.User == "" || strings.ContainsAny(l.User, ":\x00") {
 		return a, Secrets{}, invalid("the user at a registry must be there, and have no colon")
 	}
-	return a, Secrets{Value: outboard.NewSecret(l.User + ":" + l.Password.Reveal())}, checkSecret("the password for the registry", l.Password, maxPEM)
+	return a, Secrets{Value: outboard.NewSecret(l.User + ":" +
+		l.Password.Reveal())}, checkSecret("the password for the registry", l.Password, maxPEM)
 }
 
 // registryAuth is for requests to one registry and nothing else.
 func registryAuth(name, registry string) outboard.Auth {
-	a := outboard.Auth{Type: outboard.AuthHeader, Name: name, HeaderName: "Authorization", Format: "Basic {basic}", Rule: outboard.UseRule{Hosts: []string{registry}}}
+	a := outboard.Auth{Type: outboard.AuthHeader, Name: name, HeaderName: "Authorization", Format: "Basic {basic}",
+		Rule: outboard.UseRule{Hosts: []string{registry}}}
 	if host, text, err := net.SplitHostPort(registry); err == nil {
 		a.Rule.Hosts = []string{host}
 		if port, err := strconv.Atoi(text); err == nil {

@@ -45,7 +45,8 @@ func (c *Control) keepRenewal(ctx context.Context, k outboard.Key, with outboard
 }
 
 // putRenewal seals and stores what a login is renewed with.
-func (c *Control) putRenewal(ctx context.Context, org outboard.OrgID, r store.LoginRenewal, with outboard.Secret) error {
+func (c *Control) putRenewal(ctx context.Context, org outboard.OrgID, r store.LoginRenewal,
+	with outboard.Secret) error {
 	return c.vault.For(org).KeepValue(ctx, store.LoginUse(r.Key), with, func(s outboard.Sealed) error {
 		r.Sealed = s
 		return c.store.PutLoginRenewal(ctx, r)
@@ -122,7 +123,8 @@ func (c *Control) dueLogin(ctx context.Context, secret string) (d loginRenewal, 
 // renewClaimed is for whoever has claimed the renewal of a login. What was read before the claim may be older
 // than a renewal that somebody else has made: then the login is not due any more, and what it was renewed with
 // has been used.
-func (c *Control) renewClaimed(ctx context.Context, p *login.Provider, id outboard.KeyID, secret string) (outboard.User, outboard.Key, error) {
+func (c *Control) renewClaimed(ctx context.Context, p *login.Provider, id outboard.KeyID,
+	secret string) (outboard.User, outboard.Key, error) {
 	d, err := c.dueLogin(ctx, secret)
 	if err == nil && d.due {
 		return c.renew(ctx, p, d.user, d.key, d.with)
@@ -159,7 +161,8 @@ func (c *Control) loginOf(ctx context.Context, secret string) (outboard.Key, out
 }
 
 // renew asks the provider, for whoever has claimed it.
-func (c *Control) renew(ctx context.Context, p *login.Provider, u outboard.User, k outboard.Key, r store.LoginRenewal) (outboard.User, outboard.Key, error) {
+func (c *Control) renew(ctx context.Context, p *login.Provider, u outboard.User, k outboard.Key,
+	r store.LoginRenewal) (outboard.User, outboard.Key, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewPatience)
 	defer cancel()
 	who, err := c.askAgain(ctx, p, u.Subject, &r)
@@ -185,7 +188,8 @@ func (c *Control) renew(ctx context.Context, p *login.Provider, u outboard.User,
 	if until.After(r.Until) {
 		until = r.Until
 	}
-	if err := c.record(ctx, loginCaller(u.Org), "login.renew", string(u.ID), map[string]any{"key": k.ID, "email": u.Email, "role": u.Role, "until": until}); err != nil {
+	if err := c.record(ctx, loginCaller(u.Org), "login.renew", string(u.ID),
+		map[string]any{"key": k.ID, "email": u.Email, "role": u.Role, "until": until}); err != nil {
 		return u, k, err
 	}
 	k, err = c.store.ExtendLogin(ctx, k.ID, until)
@@ -199,7 +203,8 @@ func (c *Control) renew(ctx context.Context, p *login.Provider, u outboard.User,
 }
 
 // askAgain asks the provider, and stores what it is to be asked with next time before anything else.
-func (c *Control) askAgain(ctx context.Context, p *login.Provider, subject string, r *store.LoginRenewal) (who login.Person, err error) {
+func (c *Control) askAgain(ctx context.Context, p *login.Provider, subject string,
+	r *store.LoginRenewal) (who login.Person, err error) {
 	done, err := c.exchanging()
 	if err != nil {
 		return who, err
@@ -226,11 +231,13 @@ func (c *Control) askAgain(ctx context.Context, p *login.Provider, subject strin
 
 // notRenewed revokes a login that the provider does not renew. It ends whether or not that can be recorded.
 func (c *Control) notRenewed(ctx context.Context, k outboard.Key, why error) error {
-	if err := c.record(ctx, loginCaller(k.Org), "login.end", string(k.User), map[string]any{"key": k.ID, "why": why.Error()}); err != nil {
+	if err := c.record(ctx, loginCaller(k.Org), "login.end", string(k.User),
+		map[string]any{"key": k.ID, "why": why.Error()}); err != nil {
 		c.log.Error("the end of a login was not recorded", "key", k.ID, "err", err)
 	}
 	if _, err := c.endLogin(ctx, k.ID, "the login was not renewed"); err != nil {
 		return outboard.Errorf(outboard.KindOf(err), "ending a login: %w", err)
 	}
-	return outboard.Errorf(outboard.Unauthenticated, "your login has ended: %w", why).WithHint("sign in again: outboard login")
+	return outboard.Errorf(outboard.Unauthenticated, "your login has ended: %w", why).
+		WithHint("sign in again: outboard login")
 }

@@ -29,7 +29,8 @@ type ResourceRequest struct {
 }
 
 // copyFiles gives the session its own copy of each file and fills cfg.Resources. undo removes the copies again.
-func (c *Control) copyFiles(ctx context.Context, by outboard.Caller, id outboard.SessionID, rs []ResourceRequest, cfg *outboard.SessionConfig) (undo func() error, err error) {
+func (c *Control) copyFiles(ctx context.Context, by outboard.Caller, id outboard.SessionID, rs []ResourceRequest,
+	cfg *outboard.SessionConfig) (undo func() error, err error) {
 	var made []outboard.FileID
 	undo = func() error {
 		var errs []error
@@ -56,7 +57,8 @@ func (c *Control) copyFiles(ctx context.Context, by outboard.Caller, id outboard
 }
 
 // resource checks one request against what the session has, and makes the resource and its copy of the file.
-func (c *Control) resource(ctx context.Context, by outboard.Caller, id outboard.SessionID, r ResourceRequest, have []outboard.Resource) (outboard.Resource, outboard.File, error) {
+func (c *Control) resource(ctx context.Context, by outboard.Caller, id outboard.SessionID, r ResourceRequest,
+	have []outboard.Resource) (outboard.Resource, outboard.File, error) {
 	if len(have) >= maxResources {
 		return outboard.Resource{}, outboard.File{}, invalid("a session has at most %d file resources", maxResources)
 	}
@@ -65,8 +67,10 @@ func (c *Control) resource(ctx context.Context, by outboard.Caller, id outboard.
 		return outboard.Resource{}, outboard.File{}, err
 	}
 	for _, h := range have {
-		if h.MountPath == mount || strings.HasPrefix(h.MountPath, mount+"/") || strings.HasPrefix(mount, h.MountPath+"/") {
-			return outboard.Resource{}, outboard.File{}, invalid("mount_path %s collides with %s", quote(mount), quote(h.MountPath))
+		if h.MountPath == mount || strings.HasPrefix(h.MountPath, mount+"/") ||
+			strings.HasPrefix(mount, h.MountPath+"/") {
+			return outboard.Resource{}, outboard.File{}, invalid("mount_path %s collides with %s", quote(mount),
+				quote(h.MountPath))
 		}
 	}
 	f, err := c.File(ctx, by, r.File)
@@ -105,13 +109,15 @@ func mountPath(r ResourceRequest) (string, error) {
 }
 
 // Resources returns the session's resources, in the order they were attached.
-func (c *Control) Resources(ctx context.Context, by outboard.Caller, id outboard.SessionID) ([]outboard.Resource, error) {
+func (c *Control) Resources(ctx context.Context, by outboard.Caller,
+	id outboard.SessionID) ([]outboard.Resource, error) {
 	s, err := c.Session(ctx, by, id)
 	return s.Config.Resources, err
 }
 
 // Resource returns one resource of a session.
-func (c *Control) Resource(ctx context.Context, by outboard.Caller, id outboard.SessionID, rid outboard.ResourceID) (outboard.Resource, error) {
+func (c *Control) Resource(ctx context.Context, by outboard.Caller, id outboard.SessionID,
+	rid outboard.ResourceID) (outboard.Resource, error) {
 	list, err := c.Resources(ctx, by, id)
 	if err != nil {
 		return outboard.Resource{}, err
@@ -124,7 +130,8 @@ func (c *Control) Resource(ctx context.Context, by outboard.Caller, id outboard.
 }
 
 // AddResource attaches one more file. It is in the sandbox from the session's next turn on.
-func (c *Control) AddResource(ctx context.Context, by outboard.Caller, id outboard.SessionID, r ResourceRequest) (outboard.Resource, error) {
+func (c *Control) AddResource(ctx context.Context, by outboard.Caller, id outboard.SessionID,
+	r ResourceRequest) (outboard.Resource, error) {
 	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return outboard.Resource{}, err
 	}
@@ -150,7 +157,8 @@ func (c *Control) AddResource(ctx context.Context, by outboard.Caller, id outboa
 }
 
 // DeleteResource detaches a file and removes the session's copy of it.
-func (c *Control) DeleteResource(ctx context.Context, by outboard.Caller, id outboard.SessionID, rid outboard.ResourceID) error {
+func (c *Control) DeleteResource(ctx context.Context, by outboard.Caller, id outboard.SessionID,
+	rid outboard.ResourceID) error {
 	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return err
 	}
@@ -161,7 +169,8 @@ func (c *Control) DeleteResource(ctx context.Context, by outboard.Caller, id out
 			return store.Commit{}, notFound("resource", string(rid))
 		}
 		file = s.Config.Resources[i].File
-		if err := c.record(ctx, by, "session.delete_resource", string(id)+" "+string(rid), s.Config.Resources[i]); err != nil {
+		if err := c.record(ctx, by, "session.delete_resource", string(id)+" "+string(rid),
+			s.Config.Resources[i]); err != nil {
 			return store.Commit{}, err
 		}
 		s.Config.Resources = slices.Delete(slices.Clone(s.Config.Resources), i, i+1)
@@ -181,5 +190,6 @@ func resourceCommit(s *Session) store.Commit {
 	if list == nil {
 		list = []outboard.Resource{}
 	}
-	return store.Commit{Events: []outboard.Event{outboard.NewEvent(s.Thread, &outboard.SessionUpdated{Resources: &list})}, Config: &s.Config}
+	return store.Commit{Events: []outboard.Event{outboard.NewEvent(s.Thread,
+		&outboard.SessionUpdated{Resources: &list})}, Config: &s.Config}
 }

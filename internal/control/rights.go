@@ -40,7 +40,8 @@ func require(by outboard.Caller, scope, least string) error {
 		return err
 	}
 	if !outboard.AtLeast(by.Role, least) {
-		return outboard.Errorf(outboard.Denied, "this needs the role %s, and the caller's is %s", least, quote(by.Role)).
+		return outboard.Errorf(outboard.Denied, "this needs the role %s, and the caller's is %s", least,
+			quote(by.Role)).
 			WithHint("an administrator of the organization changes roles: outboard user role")
 	}
 	if len(by.Scopes) > 0 && !slices.Contains(by.Scopes, scope) {
@@ -95,7 +96,8 @@ func operator(by outboard.Caller) error {
 		return err
 	}
 	if !by.Operator() {
-		return outboard.Errorf(outboard.Denied, "only who runs the server may do this").WithHint("with the key in admin.key of its data directory")
+		return outboard.Errorf(outboard.Denied, "only who runs the server may do this").
+			WithHint("with the key in admin.key of its data directory")
 	}
 	return nil
 }

@@ -56,7 +56,8 @@ func (c *Control) orgOf(ctx context.Context, row outboard.Sandbox) (outboard.Org
 
 // StopSandbox ends the processes of a session's sandbox and keeps its files, as rest does. Conflict while a turn
 // uses it.
-func (c *Control) StopSandbox(ctx context.Context, by outboard.Caller, id outboard.SandboxID) (outboard.Sandbox, error) {
+func (c *Control) StopSandbox(ctx context.Context, by outboard.Caller,
+	id outboard.SandboxID) (outboard.Sandbox, error) {
 	if err := c.sandbox(ctx, by, id); err != nil {
 		return outboard.Sandbox{}, err
 	}
@@ -73,7 +74,8 @@ func (c *Control) KillSandbox(ctx context.Context, by outboard.Caller, id outboa
 		return err
 	}
 	if err := c.record(ctx, by, "sandbox.kill", string(id), nil); err != nil {
-		c.log.Error("the end of a sandbox was not recorded", "sandbox", id, "err", err) // ending one must work when nothing else does
+		// ending one must work when nothing else does
+		c.log.Error("the end of a sandbox was not recorded", "sandbox", id, "err", err)
 	}
 	return c.fleet.KillSandbox(ctx, id, by.Name)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/audit"
 )
 
-// An export ends with a seal: the exporting server's signature over every byte before it. The manifest can say which part was changed;
-// the seal says that nothing was, and who says so.
+// An export ends with a seal: the exporting server's signature over every byte before it. The manifest can say
+// which part was changed; the seal says that nothing was, and who says so.
 
 // sealing hashes what is written.
 type sealing struct {
@@ -30,7 +30,8 @@ func (x *Export) seal(s *sealing) error {
 	if x.c.witness == nil {
 		return nil
 	}
-	b, err := x.c.witness.Seal(audit.Seal{Session: string(x.session.ID), Seq: x.session.Seq, SHA256: hex.EncodeToString(s.sum.Sum(nil))})
+	b, err := x.c.witness.Seal(audit.Seal{Session: string(x.session.ID), Seq: x.session.Seq,
+		SHA256: hex.EncodeToString(s.sum.Sum(nil))})
 	if err == nil {
 		_, err = s.w.Write(b)
 	}
@@ -65,10 +66,11 @@ func (s *sealReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-const sealHint = "outboard audit checkpoint --key on the server that exported it shows its key, which --trust takes; --unsigned takes the file as anybody's"
+const sealHint = "outboard audit checkpoint --key on the server that exported it shows its key, which --trust " +
+	"takes; --unsigned takes the file as anybody's"
 
-// judge returns the key that signed the file, "" for a file that nobody whom this server trusts has signed, if the request allows that.
-// Every other entry is known to be what the manifest says.
+// judge returns the key that signed the file, "" for a file that nobody whom this server trusts has signed, if
+// the request allows that. Every other entry is known to be what the manifest says.
 func (m *importing) judge(file *sealReader) (key string, err error) {
 	if _, err := io.Copy(io.Discard, file); err != nil {
 		return "", broken("reading its end: %v", err)
@@ -87,12 +89,15 @@ func (m *importing) judge(file *sealReader) (key string, err error) {
 	if err != nil {
 		return "", broken("its signature: %v", err)
 	}
-	if sum := hex.EncodeToString(file.sum.Sum(nil)); seal.SHA256 != sum || seal.Session != string(m.session.ID) || seal.Seq != m.session.Seq {
-		return "", broken("it is not the file that %s signed, which is session %s at %d with SHA-256 %s; this is session %s at %d with %s: it was changed, or the signature is another file's",
+	if sum := hex.EncodeToString(file.sum.Sum(nil)); seal.SHA256 != sum || seal.Session != string(m.session.ID) ||
+		seal.Seq != m.session.Seq {
+		return "", broken("it is not the file that %s signed, which is session %s at %d with SHA-256 %s; this is "+
+			"session %s at %d with %s: it was changed, or the signature is another file's",
 			quote(seal.Signer), quote(seal.Session), seal.Seq, quote(seal.SHA256), quote(string(m.session.ID)), m.session.Seq, sum)
 	}
 	if key == "" && !m.r.Unsigned {
-		return "", broken("it says that %s signed it, and this server does not trust that key", quote(seal.Signer)).WithHint("%s", sealHint)
+		return "", broken("it says that %s signed it, and this server does not trust that key", quote(seal.Signer)).
+			WithHint("%s", sealHint)
 	}
 	return key, nil
 }

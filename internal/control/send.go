@@ -21,7 +21,8 @@ const maxDenyMessage = 10_000
 // Send queues inputs, all or none, and returns their events in the order given. An answer that repeats, word for
 // word, the answer its call already has is not queued again: its first event is returned, so that a client may
 // resend after a lost reply.
-func (c *Control) Send(ctx context.Context, by outboard.Caller, id outboard.SessionID, ps []outboard.Payload) ([]outboard.Event, error) {
+func (c *Control) Send(ctx context.Context, by outboard.Caller, id outboard.SessionID,
+	ps []outboard.Payload) ([]outboard.Event, error) {
 	if err := sends(by, ps); err != nil {
 		return nil, err
 	}
@@ -54,7 +55,8 @@ func (c *Control) Send(ctx context.Context, by outboard.Caller, id outboard.Sess
 		again := errors.Is(err, store.ErrMoved) || errors.Is(err, store.ErrDuplicate)
 		if err == nil || !again || try == editTries {
 			if errors.Is(err, store.ErrDuplicate) {
-				return nil, invalid("one of the calls was answered already, by another request").WithCode(outboard.CodeAnswered)
+				return nil, invalid("one of the calls was answered already, by another request").
+					WithCode(outboard.CodeAnswered)
 			}
 			if err != nil {
 				return nil, commitErr(id, err)
@@ -68,7 +70,8 @@ func (c *Control) Send(ctx context.Context, by outboard.Caller, id outboard.Sess
 }
 
 // resolve names the call in results that name it by its offer. The caller's payloads stay as they are.
-func (c *Control) resolve(ctx context.Context, id outboard.SessionID, ps []outboard.Payload) ([]outboard.Payload, error) {
+func (c *Control) resolve(ctx context.Context, id outboard.SessionID,
+	ps []outboard.Payload) ([]outboard.Payload, error) {
 	ps = slices.Clone(ps)
 	for i, p := range ps {
 		r, ok := p.(*outboard.InputToolResult)
@@ -105,7 +108,8 @@ func (c *Control) callOf(ctx context.Context, id outboard.SessionID, named outbo
 
 // sends refuses callers who may not send these inputs: an answer to an approval needs another scope than the rest.
 func sends(by outboard.Caller, ps []outboard.Payload) error {
-	if err := requireDeveloper(by, scopeSessions); err != nil && (len(ps) == 0 || requireDeveloper(by, scopeApprovals) != nil) {
+	if err := requireDeveloper(by, scopeSessions); err != nil &&
+		(len(ps) == 0 || requireDeveloper(by, scopeApprovals) != nil) {
 		return err
 	}
 	for _, p := range ps {
@@ -158,12 +162,14 @@ func (p *sendPlan) commit(ctx context.Context, st *store.Store, h *outboard.Head
 }
 
 // plan checks a request against the session as it is.
-func (c *Control) plan(ctx context.Context, by outboard.Caller, h *outboard.Header, ps []outboard.Payload, events []outboard.Event) (*sendPlan, error) {
+func (c *Control) plan(ctx context.Context, by outboard.Caller, h *outboard.Header, ps []outboard.Payload,
+	events []outboard.Event) (*sendPlan, error) {
 	if h.Phase == outboard.PhaseTerminated {
 		return nil, archived(h.ID)
 	}
 	if waiting := h.Inbox + h.Urgent; waiting+len(ps) > outboard.MaxInbox {
-		return nil, outboard.Errorf(outboard.Exhausted, "session %s has %d unprocessed events, and at most %d may wait", h.ID, waiting, outboard.MaxInbox)
+		return nil, outboard.Errorf(outboard.Exhausted, "session %s has %d unprocessed events, and at most %d may wait",
+			h.ID, waiting, outboard.MaxInbox)
 	}
 	if h.Broke() && h.WakeAt.IsZero() {
 		if err := checkBroke(h, ps); err != nil {
@@ -202,7 +208,8 @@ func (c *Control) plan(ctx context.Context, by outboard.Caller, h *outboard.Head
 
 // interrupts reports whether one of the inputs ends what the session waits for.
 func interrupts(ps []outboard.Payload) bool {
-	return slices.ContainsFunc(ps, func(p outboard.Payload) bool { return p.EventType() == outboard.TypeInputInterrupt })
+	return slices.ContainsFunc(ps,
+		func(p outboard.Payload) bool { return p.EventType() == outboard.TypeInputInterrupt })
 }
 
 // checkParked refuses a message while the session waits for answers other than those before it in the request. The text
@@ -238,14 +245,17 @@ func (c *Control) checkParked(ctx context.Context, h *outboard.Header, answered 
 	if len(open) == 0 {
 		return nil
 	}
-	return invalid("Invalid user.message event at events[%d]: waiting on responses to events [%s]; only user.tool_confirmation, "+
+	return invalid("Invalid user.message event at events[%d]: waiting on responses to events [%s]; only "+
+		"user.tool_confirmation, "+
 		"user.custom_tool_result, user.tool_result, or user.interrupt may be sent", i, strings.Join(open, ", ")).
-		WithHint("answer the calls, or send user.interrupt before the message: in the same request, or in one of its own")
+		WithHint("answer the calls, or send user.interrupt before the message: in the same request, or in one of " +
+			"its own")
 }
 
 // settledCall reports whether what the session waits for under an event's id has come: a result where it is the offer
 // of a call or a custom tool's, else the answer of a person.
-func (c *Control) settledCall(ctx context.Context, h *outboard.Header, id outboard.EventID, call outboard.CallID) (bool, error) {
+func (c *Control) settledCall(ctx context.Context, h *outboard.Header, id outboard.EventID,
+	call outboard.CallID) (bool, error) {
 	req, err := c.call(ctx, h.ID, call)
 	if err != nil {
 		return false, err
@@ -258,16 +268,19 @@ func (c *Control) settledCall(ctx context.Context, h *outboard.Header, id outboa
 	if err != nil {
 		return false, outboard.Errorf(outboard.KindOf(err), "reading call %s: %w", call, err)
 	}
-	return slices.ContainsFunc(about, func(e outboard.Event) bool { return e.Type == want || e.Type == outboard.TypeCallFinished }), nil
+	return slices.ContainsFunc(about,
+		func(e outboard.Event) bool { return e.Type == want || e.Type == outboard.TypeCallFinished }), nil
 }
 
 // checkSystem holds a system message to its place: the last of the request, right behind what it accompanies.
 func checkSystem(h *outboard.Header, ps []outboard.Payload, i int, p *outboard.InputSystem) error {
 	if len(p.Content) == 0 || len(p.Content) > maxSystemBlocks {
-		return invalid("events[%d]: system.message must have 1 to %d text blocks, not %d", i, maxSystemBlocks, len(p.Content))
+		return invalid("events[%d]: system.message must have 1 to %d text blocks, not %d", i, maxSystemBlocks,
+			len(p.Content))
 	}
 	if i != len(ps)-1 {
-		return invalid("events[%d]: system.message must be the last event of the request, and the only one of its type", i)
+		return invalid("events[%d]: system.message must be the last event of the request, and the only one of its type",
+			i)
 	}
 	if i == 0 {
 		return invalid("events[0]: system.message must follow a user.message or a tool result in the same request")
@@ -277,7 +290,8 @@ func checkSystem(h *outboard.Header, ps []outboard.Payload, i int, p *outboard.I
 		return nil
 	case outboard.TypeInputMessage:
 		if h.Parked() {
-			return invalid("events[%d]: while the session waits for answers, system.message may only follow a tool result", i)
+			return invalid("events[%d]: while the session waits for answers, system.message may only follow a tool "+
+				"result", i)
 		}
 		return nil
 	}
@@ -285,7 +299,8 @@ func checkSystem(h *outboard.Header, ps []outboard.Payload, i int, p *outboard.I
 }
 
 // planAnswer checks an answer to a call and puts it, or the recorded answer it repeats, in the plan.
-func (c *Control) planAnswer(ctx context.Context, by outboard.Caller, h *outboard.Header, plan *sendPlan, i int, p outboard.Payload, answered map[outboard.CallID]bool) error {
+func (c *Control) planAnswer(ctx context.Context, by outboard.Caller, h *outboard.Header, plan *sendPlan, i int,
+	p outboard.Payload, answered map[outboard.CallID]bool) error {
 	id := p.RefID()
 	if answered[id] {
 		return invalid("events[%d]: call %s is answered twice in one request", i, id)
@@ -316,7 +331,8 @@ func (c *Control) planAnswer(ctx context.Context, by outboard.Caller, h *outboar
 		return outboard.Errorf(outboard.KindOf(err), "reading call %s: %w", id, err)
 	}
 	if r, ok := p.(*outboard.InputToolResult); ok && call.Decision == outboard.Ask && r.As == "" {
-		return invalid("events[%d]: tool use %s waits for an approval first, and is then offered as an agent.custom_tool_use: send "+
+		return invalid("events[%d]: tool use %s waits for an approval first, and is then offered as an "+
+			"agent.custom_tool_use: send "+
 			"user.tool_confirmation, and the result to that", i, r.Call)
 	}
 	if err := plan.place(i, p, about); err != nil {
@@ -328,12 +344,14 @@ func (c *Control) planAnswer(ctx context.Context, by outboard.Caller, h *outboar
 				return err
 			}
 		}
-		plan.given = append(plan.given, outboard.Answer{Call: a.Call, Allow: a.Allow, Key: a.Key, Name: a.By, Message: a.Message, At: c.clock()})
+		plan.given = append(plan.given, outboard.Answer{Call: a.Call, Allow: a.Allow, Key: a.Key, Name: a.By,
+			Message: a.Message, At: c.clock()})
 		what := outboard.Deny
 		if a.Allow {
 			what = outboard.Allow
 		}
-		return c.record(ctx, by, "approval."+string(what), string(h.ID)+" "+string(a.Call), map[string]string{"digest": a.Digest, "tool": call.Name})
+		return c.record(ctx, by, "approval."+string(what), string(h.ID)+" "+string(a.Call),
+			map[string]string{"digest": a.Digest, "tool": call.Name})
 	}
 	return nil
 }
@@ -385,7 +403,8 @@ func compact(b []byte) []byte {
 }
 
 // call returns the payload of a call.requested event.
-func (c *Control) call(ctx context.Context, id outboard.SessionID, call outboard.CallID) (*outboard.CallRequested, error) {
+func (c *Control) call(ctx context.Context, id outboard.SessionID,
+	call outboard.CallID) (*outboard.CallRequested, error) {
 	if !outboard.ValidID(outboard.PrefixEvent, string(call)) {
 		return nil, notFound("tool use", string(call))
 	}
@@ -422,13 +441,15 @@ func checkConfirmation(call *outboard.CallRequested, p *outboard.InputConfirmati
 
 func checkResult(call *outboard.CallRequested, p *outboard.InputToolResult, i int) error {
 	if !p.Custom {
-		return invalid("events[%d]: user.tool_result is only for self_hosted environments; this session's tools run on the server", i)
+		return invalid("events[%d]: user.tool_result is only for self_hosted environments; this session's tools run "+
+			"on the server", i)
 	}
 	if call.Kind != "custom" {
 		return invalid("events[%d]: tool use %s is not a custom tool's", i, p.Call)
 	}
 	if call.Decision == outboard.Deny {
-		return invalid("events[%d]: tool use %s was refused before it ran (%s) and takes no result", i, p.Call, call.Reason)
+		return invalid("events[%d]: tool use %s was refused before it ran (%s) and takes no result", i, p.Call,
+			call.Reason)
 	}
 	return nil
 }

@@ -70,7 +70,8 @@ func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r Sessi
 	if err != nil {
 		return Session{}, err
 	}
-	if err := c.alive(ctx, outboard.KillSubject{Agent: agent.ID, Owner: by.Key, Person: by.User, Environment: env.ID}); err != nil {
+	if err := c.alive(ctx, outboard.KillSubject{Agent: agent.ID, Owner: by.Key, Person: by.User,
+		Environment: env.ID}); err != nil {
 		return Session{}, err
 	}
 	if err := c.pinTemplate(ctx, by, &env.Config); err != nil {
@@ -80,8 +81,9 @@ func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r Sessi
 	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread), Phase: outboard.PhaseIdle, Title: r.Title,
 		Metadata: r.Metadata, AgentID: agent.ID, AgentVersion: agent.Version, EnvironmentID: env.ID, CreatedAt: now, UpdatedAt: now, Org: by.In(), User: by.User}
-	cfg := outboard.SessionConfig{Agent: agent, Environment: env.ID, Env: env.Config, VaultIDs: r.VaultIDs, Budget: r.Budget,
-		Owner: by.Owner()}
+	cfg := outboard.SessionConfig{Agent: agent, Environment: env.ID, Env: env.Config, VaultIDs: r.VaultIDs,
+		Budget: r.Budget,
+		Owner:  by.Owner()}
 
 	inputs, err := c.spillAll(ctx, h.Org, h.Thread, r.Initial)
 	if err != nil {
@@ -92,8 +94,9 @@ func (c *Control) CreateSession(ctx context.Context, by outboard.Caller, r Sessi
 		return Session{}, err
 	}
 	events := append([]outboard.Event{outboard.NewEvent(h.Thread, &outboard.SessionCreated{Config: cfg})}, inputs...)
-	err = c.record(ctx, by, "session.create", string(h.ID), map[string]any{"agent": agent.ID, "version": agent.Version, "environment": env.ID,
-		"vaults": r.VaultIDs, "networking": env.Config.Networking.Mode})
+	err = c.record(ctx, by, "session.create", string(h.ID), map[string]any{"agent": agent.ID, "version": agent.Version,
+		"environment": env.ID,
+		"vaults":      r.VaultIDs, "networking": env.Config.Networking.Mode})
 	if err != nil {
 		return Session{}, errors.Join(err, undo())
 	}
@@ -168,7 +171,8 @@ func checkRunnable(a *outboard.Agent) error {
 		return unbuilt("agent %s has skills, which are not built yet", a.ID).WithHint("override skills with []")
 	}
 	if len(a.MCPServers) > 0 {
-		return unbuilt("agent %s has MCP servers, which are not built yet", a.ID).WithHint("override tools and mcp_servers")
+		return unbuilt("agent %s has MCP servers, which are not built yet", a.ID).
+			WithHint("override tools and mcp_servers")
 	}
 	for _, t := range a.Tools {
 		for _, cfg := range t.Configs {
@@ -180,19 +184,22 @@ func checkRunnable(a *outboard.Agent) error {
 	return nil
 }
 
-func (c *Control) sessionEnvironment(ctx context.Context, by outboard.Caller, r SessionRequest) (outboard.Environment, error) {
+func (c *Control) sessionEnvironment(ctx context.Context, by outboard.Caller,
+	r SessionRequest) (outboard.Environment, error) {
 	env, err := c.Environment(ctx, by, r.EnvironmentID)
 	if err != nil {
 		return env, err
 	}
 	if !env.ArchivedAt.IsZero() {
-		return env, invalid("environment %s is archived and starts no more sessions", env.ID).WithCode("environment_archived")
+		return env, invalid("environment %s is archived and starts no more sessions", env.ID).
+			WithCode("environment_archived")
 	}
 	if env.Config.Kind == "self_hosted" {
 		if len(r.Resources) > 0 {
 			return env, invalid("environment %s is self_hosted and takes no file resources", env.ID)
 		}
-		return env, unbuilt("environment %s is self_hosted, which needs the work queue, which is not built yet", env.ID).
+		return env, unbuilt("environment %s is self_hosted, which needs the work queue, which is not built yet",
+			env.ID).
 			WithHint("use a cloud environment: its sandboxes run on this server")
 	}
 	return env, nil
@@ -224,7 +231,8 @@ func (c *Control) header(ctx context.Context, by outboard.Caller, id outboard.Se
 
 // Sessions returns one page of at most f.Limit sessions, newest first unless f.Asc. A page of large ones is shorter,
 // and more says that there may be others.
-func (c *Control) Sessions(ctx context.Context, by outboard.Caller, f SessionFilter) (out []Session, more bool, err error) {
+func (c *Control) Sessions(ctx context.Context, by outboard.Caller,
+	f SessionFilter) (out []Session, more bool, err error) {
 	if err := requireReader(by); err != nil {
 		return nil, false, err
 	}
@@ -273,7 +281,8 @@ type SessionPatch struct {
 }
 
 // UpdateSession applies a patch and records it in the log, if it changes anything.
-func (c *Control) UpdateSession(ctx context.Context, by outboard.Caller, id outboard.SessionID, p SessionPatch) (Session, error) {
+func (c *Control) UpdateSession(ctx context.Context, by outboard.Caller, id outboard.SessionID,
+	p SessionPatch) (Session, error) {
 	if err := requireDeveloper(by, scopeSessions); err != nil {
 		return Session{}, err
 	}
@@ -301,15 +310,18 @@ func (c *Control) UpdateSession(ctx context.Context, by outboard.Caller, id outb
 		if err != nil {
 			return store.Commit{}, err
 		}
-		if change.Title == nil && change.Metadata == nil && change.Tools == nil && change.MCPServers == nil && change.Budget == nil {
+		if change.Title == nil && change.Metadata == nil && change.Tools == nil && change.MCPServers == nil &&
+			change.Budget == nil {
 			return store.Commit{}, nil
 		}
-		if change.Tools != nil || change.MCPServers != nil || change.Budget != nil { // a title changes nothing that a session may do
+		// a title changes nothing that a session may do
+		if change.Tools != nil || change.MCPServers != nil || change.Budget != nil {
 			if err := c.record(ctx, by, "session.update", string(s.ID), change); err != nil {
 				return store.Commit{}, err
 			}
 		}
-		return store.Commit{Events: []outboard.Event{outboard.NewEvent(s.Thread, &change)}, Config: &s.Config, Budget: budget}, nil
+		return store.Commit{Events: []outboard.Event{outboard.NewEvent(s.Thread, &change)}, Config: &s.Config,
+			Budget: budget}, nil
 	})
 }
 
@@ -422,7 +434,8 @@ const editTries = 32
 
 // edit decides a commit on the session as it is and applies it only if nothing was appended meanwhile. decide
 // changes s to what the session will be; a commit without events changes nothing.
-func (c *Control) edit(ctx context.Context, by outboard.Caller, id outboard.SessionID, decide func(s *Session) (store.Commit, error)) (Session, error) {
+func (c *Control) edit(ctx context.Context, by outboard.Caller, id outboard.SessionID,
+	decide func(s *Session) (store.Commit, error)) (Session, error) {
 	for try := 1; ; try++ {
 		s, err := c.Session(ctx, by, id)
 		if err != nil {

@@ -24,7 +24,8 @@ func (c *Control) SSH(_ context.Context, by outboard.Caller) (SSHDoor, error) {
 	if d := c.ssh.Load(); d != nil {
 		return *d, nil
 	}
-	return SSHDoor{}, outboard.Errorf(outboard.NotFound, "this server takes no SSH connections").WithHint("outboard serve --ssh ADDRESS, or ssh: in the configuration")
+	return SSHDoor{}, outboard.Errorf(outboard.NotFound, "this server takes no SSH connections").
+		WithHint("outboard serve --ssh ADDRESS, or ssh: in the configuration")
 }
 
 // SetSSH says where SSH connections are taken from now on.
@@ -125,7 +126,8 @@ func (c *Control) sshCaller(ctx context.Context, k *outboard.SSHKey) (outboard.C
 	if !k.Alive(c.now()) {
 		return outboard.Caller{}, badKey()
 	}
-	held := outboard.Key{ID: outboard.KeyID(k.ID), Name: k.Name, Role: k.Role, Kind: outboard.KeyAPI, Org: k.Org, User: k.User, Scopes: k.Scopes, ExpiresAt: k.ExpiresAt}
+	held := outboard.Key{ID: outboard.KeyID(k.ID), Name: k.Name, Role: k.Role, Kind: outboard.KeyAPI, Org: k.Org,
+		User: k.User, Scopes: k.Scopes, ExpiresAt: k.ExpiresAt}
 	if k.Key != "" {
 		row, err := c.store.Key(ctx, k.Key)
 		if outboard.KindOf(err) == outboard.NotFound && err != nil {
@@ -202,7 +204,8 @@ func (v *SSHVisit) Record(ctx context.Context, action string, detail map[string]
 func (v *SSHVisit) refuse(ctx context.Context, from string, why error) {
 	detail, err := json.Marshal(map[string]string{"from": from, "why": why.Error()})
 	if err == nil {
-		err = v.c.store.Audit(ctx, outboard.AuditRecord{At: v.c.clock(), Org: string(v.Key.Org), Actor: string(v.Key.ID), Action: "ssh.connect",
+		err = v.c.store.Audit(ctx, outboard.AuditRecord{At: v.c.clock(), Org: string(v.Key.Org),
+			Actor: string(v.Key.ID), Action: "ssh.connect",
 			Resource: v.Target(), Decision: outboard.Refused, Rule: "role " + v.By.Role, Detail: detail})
 	}
 	if err != nil {
@@ -241,9 +244,11 @@ func (v *SSHVisit) mayMake(ctx context.Context) error {
 	if err != nil {
 		return wrapLookup("session", string(v.Session), err)
 	}
-	r := &policy.Request{Session: v.Session, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment, Action: policy.ActionSandbox,
+	r := &policy.Request{Session: v.Session, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment,
+		Action:   policy.ActionSandbox,
 		Resource: string(cfg.Environment), Context: policy.Context{Networking: cfg.Env.Networking.Mode, Now: v.c.now(),
-			Taint: outboard.Taint{Private: true, Untrusted: true, Exfil: true}, Left: new(outboard.LeftOf(over, outboard.Spend{}))}}
+			Taint: outboard.Taint{Private: true, Untrusted: true, Exfil: true}, Left: new(outboard.LeftOf(over,
+				outboard.Spend{}))}}
 	if d, _ := v.c.policy.Decide(ctx, r); d.Decision != outboard.Allow {
 		return outboard.Errorf(outboard.Denied, "no sandbox may be made for the session: %s", d.Reason)
 	}

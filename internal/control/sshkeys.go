@@ -24,7 +24,8 @@ const (
 
 // sshKeyTypes are the kinds of public keys that are taken. DSA is broken, and a certificate says things that
 // nobody here looks at.
-var sshKeyTypes = []string{ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSA,
+var sshKeyTypes = []string{ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,
+	ssh.KeyAlgoRSA,
 	ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256}
 
 // parseSSHKey reads a line of a .pub file.
@@ -39,11 +40,14 @@ func parseSSHKey(line string) (ssh.PublicKey, string, error) {
 	case len(options) > 0 || len(strings.TrimSpace(string(rest))) > 0:
 		return nil, "", invalid("public_key must be one key without options: what it may do follows from whose it is")
 	case !slices.Contains(sshKeyTypes, key.Type()):
-		return nil, "", invalid("public_key: keys of type %s are not taken, only %s", quote(key.Type()), strings.Join(sshKeyTypes, ", "))
+		return nil, "", invalid("public_key: keys of type %s are not taken, only %s", quote(key.Type()),
+			strings.Join(sshKeyTypes, ", "))
 	}
 	if c, ok := key.(ssh.CryptoPublicKey); ok {
-		if r, ok := c.CryptoPublicKey().(*rsa.PublicKey); ok && (r.N.BitLen() < minRSABits || r.N.BitLen() > maxRSABits) {
-			return nil, "", invalid("public_key: an RSA key has %d to %d bits, not %d", minRSABits, maxRSABits, r.N.BitLen())
+		if r, ok := c.CryptoPublicKey().(*rsa.PublicKey); ok && (r.N.BitLen() < minRSABits ||
+			r.N.BitLen() > maxRSABits) {
+			return nil, "", invalid("public_key: an RSA key has %d to %d bits, not %d", minRSABits, maxRSABits,
+				r.N.BitLen())
 		}
 	}
 	return key, comment, nil
@@ -51,8 +55,10 @@ func parseSSHKey(line string) (ssh.PublicKey, string, error) {
 
 // AddSSHKey registers a public key of the caller's: a person who signed in holds it themselves, else it hangs on
 // the caller's API key. ttl 0 is no end of its own. Conflict if the caller has it already.
-func (c *Control) AddSSHKey(ctx context.Context, by outboard.Caller, name, line string, ttl time.Duration) (outboard.SSHKey, error) {
-	k := outboard.SSHKey{ID: outboard.NewID[outboard.SSHKeyID](outboard.PrefixSSHKey), Org: by.In(), User: by.User, Key: by.Key, Name: name, CreatedAt: c.clock()}
+func (c *Control) AddSSHKey(ctx context.Context, by outboard.Caller, name, line string,
+	ttl time.Duration) (outboard.SSHKey, error) {
+	k := outboard.SSHKey{ID: outboard.NewID[outboard.SSHKeyID](outboard.PrefixSSHKey), Org: by.In(), User: by.User,
+		Key: by.Key, Name: name, CreatedAt: c.clock()}
 	if err := requireDeveloper(by, scopeSandboxes); err != nil {
 		return k, err
 	}
@@ -82,14 +88,17 @@ func (c *Control) AddSSHKey(ctx context.Context, by outboard.Caller, name, line 
 		return k, err
 	}
 	if n >= maxSSHKeys {
-		return k, outboard.Errorf(outboard.Exhausted, "there are %d SSH keys of yours, which is the most there may be", n).WithHint("outboard ssh-key ls; outboard ssh-key rm")
+		return k, outboard.Errorf(outboard.Exhausted, "there are %d SSH keys of yours, which is the most there may be",
+			n).WithHint("outboard ssh-key ls; outboard ssh-key rm")
 	}
-	if err := c.record(ctx, by, "ssh_key.add", string(k.ID), map[string]string{"name": k.Name, "fingerprint": k.Fingerprint}); err != nil {
+	if err := c.record(ctx, by, "ssh_key.add", string(k.ID), map[string]string{"name": k.Name,
+		"fingerprint": k.Fingerprint}); err != nil {
 		return k, err
 	}
 	err = c.store.AddSSHKey(ctx, k)
 	if errors.Is(err, store.ErrDuplicate) {
-		return k, outboard.Errorf(outboard.Conflict, "you have the SSH key %s already", k.Fingerprint).WithHint("outboard ssh-key ls")
+		return k, outboard.Errorf(outboard.Conflict, "you have the SSH key %s already", k.Fingerprint).
+			WithHint("outboard ssh-key ls")
 	}
 	return k, err
 }

@@ -7,8 +7,10 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// BuildTemplate makes a build and has it begin: RequestTemplateBuild and StartTemplateBuild in one. What is refused leaves no template behind.
-func (c *Control) BuildTemplate(ctx context.Context, by outboard.Caller, ref string, tags []string, p TemplateBuildSpec) (outboard.Template, outboard.TemplateBuild, error) {
+// BuildTemplate makes a build and has it begin: RequestTemplateBuild and StartTemplateBuild in one. What is
+// refused leaves no template behind.
+func (c *Control) BuildTemplate(ctx context.Context, by outboard.Caller, ref string, tags []string,
+	p TemplateBuildSpec) (outboard.Template, outboard.TemplateBuild, error) {
 	if err := c.boxes(by); err != nil {
 		return outboard.Template{}, outboard.TemplateBuild{}, err
 	}
@@ -30,8 +32,10 @@ func (c *Control) BuildTemplate(ctx context.Context, by outboard.Caller, ref str
 	return m, b, err
 }
 
-// StartTemplateBuild says what a build that waits is to build, and has it begin. A build that is refused has failed, with the reason.
-func (c *Control) StartTemplateBuild(ctx context.Context, by outboard.Caller, ref string, id outboard.TemplateBuildID, p TemplateBuildSpec) (outboard.TemplateBuild, error) {
+// StartTemplateBuild says what a build that waits is to build, and has it begin. A build that is refused has
+// failed, with the reason.
+func (c *Control) StartTemplateBuild(ctx context.Context, by outboard.Caller, ref string, id outboard.TemplateBuildID,
+	p TemplateBuildSpec) (outboard.TemplateBuild, error) {
 	if err := c.boxes(by); err != nil {
 		return outboard.TemplateBuild{}, err
 	}
@@ -46,7 +50,8 @@ func (c *Control) StartTemplateBuild(ctx context.Context, by outboard.Caller, re
 }
 
 // RefuseTemplateBuild is for who cannot read what a build that waits is to build: it has failed.
-func (c *Control) RefuseTemplateBuild(ctx context.Context, by outboard.Caller, ref string, id outboard.TemplateBuildID, why error) error {
+func (c *Control) RefuseTemplateBuild(ctx context.Context, by outboard.Caller, ref string, id outboard.TemplateBuildID,
+	why error) error {
 	if err := c.boxes(by); err != nil {
 		return err
 	}
@@ -57,7 +62,8 @@ func (c *Control) RefuseTemplateBuild(ctx context.Context, by outboard.Caller, r
 	return nil
 }
 
-// refuseBuild says of a build that waits that it has failed: nobody would tell it anything else. A build that was begun is none of this.
+// refuseBuild says of a build that waits that it has failed: nobody would tell it anything else. A build that
+// was begun is none of this.
 func (c *Control) refuseBuild(ctx context.Context, id outboard.TemplateBuildID, why error) {
 	text := outboard.PublicOf(why)
 	switch outboard.KindOf(why) {
@@ -78,7 +84,8 @@ func (c *Control) refuseBuild(ctx context.Context, id outboard.TemplateBuildID, 
 	}
 }
 
-func (c *Control) startBuild(ctx context.Context, by outboard.Caller, m *outboard.Template, b outboard.TemplateBuild, p TemplateBuildSpec) (outboard.TemplateBuild, error) {
+func (c *Control) startBuild(ctx context.Context, by outboard.Caller, m *outboard.Template, b outboard.TemplateBuild,
+	p TemplateBuildSpec) (outboard.TemplateBuild, error) {
 	id := b.ID
 	if b.State != outboard.TemplateWaiting {
 		return b, outboard.Errorf(outboard.Conflict, "build %s does not wait to be begun: its state is %s", id, b.State)
@@ -90,8 +97,10 @@ func (c *Control) startBuild(ctx context.Context, by outboard.Caller, m *outboar
 	if err != nil {
 		return b, err
 	}
-	if err := c.record(ctx, by, "template.build", string(m.ID), map[string]any{"build": id, "image": s.Image, "steps": len(s.Steps), "allowed_hosts": s.Hosts}); err != nil {
+	if err := c.record(ctx, by, "template.build", string(m.ID), map[string]any{"build": id, "image": s.Image,
+		"steps": len(s.Steps), "allowed_hosts": s.Hosts}); err != nil {
 		return b, err
 	}
-	return c.fleet.BuildTemplate(ctx, id, func(b *outboard.TemplateBuild) error { b.Spec, b.Owner, b.Person = s, by.Key, by.User; return nil })
+	return c.fleet.BuildTemplate(ctx, id,
+		func(b *outboard.TemplateBuild) error { b.Spec, b.Owner, b.Person = s, by.Key, by.User; return nil })
 }

@@ -47,10 +47,12 @@ func checkTags(tags []string) error {
 }
 
 // reservedNames are what no template or snapshot can be called, with the reason.
-var reservedNames = map[string]string{BaseTemplate: "that is the server's own template", "tags": "the API has a path of that name", "aliases": "the API has a path of that name"}
+var reservedNames = map[string]string{BaseTemplate: "that is the server's own template",
+	"tags": "the API has a path of that name", "aliases": "the API has a path of that name"}
 
 func tooLongName(what, name string) error {
-	return invalid("a %s cannot be called %s: that has %d bytes, and a name has at most %d", what, quote(name), len(name), maxTemplateName)
+	return invalid("a %s cannot be called %s: that has %d bytes, and a name has at most %d", what, quote(name),
+		len(name), maxTemplateName)
 }
 
 // checkTemplateName says why nothing of a kind can be called so.
@@ -86,14 +88,17 @@ func tagOf(m *outboard.Template, tag string) (outboard.TemplateTag, error) {
 	}
 	have := slices.Sorted(maps.Keys(m.Tags))
 	if len(have) == 0 {
-		return t, outboard.Errorf(outboard.NotFound, "template %s has no build that is ready yet", m.Name).WithHint("outboard template show %s", m.Name)
+		return t, outboard.Errorf(outboard.NotFound, "template %s has no build that is ready yet", m.Name).
+			WithHint("outboard template show %s", m.Name)
 	}
-	return t, outboard.Errorf(outboard.NotFound, "template %s has no build that is ready with the tag %s; it has %s", m.Name, quote(tag), quote(strings.Join(have, " ")))
+	return t, outboard.Errorf(outboard.NotFound, "template %s has no build that is ready with the tag %s; it has %s",
+		m.Name, quote(tag), quote(strings.Join(have, " ")))
 }
 
 // onlyDefault says that what has no builds has no other tag.
 func onlyDefault(kind, name, tag string) error {
-	return outboard.Errorf(outboard.NotFound, "%s %s has no tag %s; it has %s only", kind, name, quote(tag), outboard.DefaultTag)
+	return outboard.Errorf(outboard.NotFound, "%s %s has no tag %s; it has %s only", kind, name, quote(tag),
+		outboard.DefaultTag)
 }
 
 // unlessSnapshot is err, that there is no template of a name, but where a snapshot is called that.
@@ -102,6 +107,7 @@ func (c *Control) unlessSnapshot(ctx context.Context, by outboard.Caller, name s
 	if _, none := c.Snapshot(ctx, by, name); none != nil {
 		return err
 	}
-	return outboard.Errorf(outboard.Unimplemented, "%s is a snapshot: sandboxes begin with it, and templates do not here", name).
+	return outboard.Errorf(outboard.Unimplemented, "%s is a snapshot: sandboxes begin with it, and templates do not "+
+		"here", name).
 		WithHint("make a sandbox of it, or put what it has into the steps of a build")
 }

@@ -68,13 +68,15 @@ type TemplateBuildSpec struct {
 // RequestTemplateBuild makes a build that waits to be told what to build, of the template of a name, which is
 // made when there is none. ref is NAME or NAME:TAG; the build will have the tag, and tags. Without any it has
 // DefaultTag.
-func (c *Control) RequestTemplateBuild(ctx context.Context, by outboard.Caller, ref string, tags []string, limits outboard.SandboxLimits) (outboard.Template, outboard.TemplateBuild, error) {
+func (c *Control) RequestTemplateBuild(ctx context.Context, by outboard.Caller, ref string, tags []string,
+	limits outboard.SandboxLimits) (outboard.Template, outboard.TemplateBuild, error) {
 	return c.requestBuild(ctx, by, ref, tags, limits, "")
 }
 
 // requestBuild is RequestTemplateBuild. host is this one where it begins the build at once, "" where the client
 // says later what to build.
-func (c *Control) requestBuild(ctx context.Context, by outboard.Caller, ref string, tags []string, limits outboard.SandboxLimits, host string) (outboard.Template, outboard.TemplateBuild, error) {
+func (c *Control) requestBuild(ctx context.Context, by outboard.Caller, ref string, tags []string,
+	limits outboard.SandboxLimits, host string) (outboard.Template, outboard.TemplateBuild, error) {
 	var b outboard.TemplateBuild
 	if err := c.boxes(by); err != nil {
 		return outboard.Template{}, b, err
@@ -104,8 +106,10 @@ func (c *Control) requestBuild(ctx context.Context, by outboard.Caller, ref stri
 		return outboard.Template{}, b, err
 	}
 	now := c.clock()
-	m := outboard.Template{ID: outboard.NewTemplateID(), Name: name, Owner: by.Key, Secret: newSecret(), CreatedAt: now, UpdatedAt: now, Org: by.In()}
-	b = outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), Owner: by.Key, Person: by.User, Host: host, State: outboard.TemplateWaiting, Tags: tags, CreatedAt: now, Org: by.In(),
+	m := outboard.Template{ID: outboard.NewTemplateID(), Name: name, Owner: by.Key, Secret: newSecret(), CreatedAt: now,
+		UpdatedAt: now, Org: by.In()}
+	b = outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), Owner: by.Key, Person: by.User, Host: host,
+		State: outboard.TemplateWaiting, Tags: tags, CreatedAt: now, Org: by.In(),
 		Spec: outboard.TemplateSpec{Limits: limits}}
 	if err := c.record(ctx, by, "template.request", name, map[string]any{"build": b.ID, "tags": tags}); err != nil {
 		return m, b, err
@@ -116,8 +120,10 @@ func (c *Control) requestBuild(ctx context.Context, by outboard.Caller, ref stri
 }
 
 // templateSpec checks what is to be built and finds what it names.
-func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outboard.Template, b *outboard.TemplateBuild, p TemplateBuildSpec) (outboard.TemplateSpec, error) {
-	s := outboard.TemplateSpec{Image: p.Image, Isolation: p.Isolation, Limits: b.Spec.Limits, Hosts: p.Hosts, Start: p.Start, Ready: p.Ready, Warm: p.Warm}
+func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outboard.Template, b *outboard.TemplateBuild,
+	p TemplateBuildSpec) (outboard.TemplateSpec, error) {
+	s := outboard.TemplateSpec{Image: p.Image, Isolation: p.Isolation, Limits: b.Spec.Limits, Hosts: p.Hosts,
+		Start: p.Start, Ready: p.Ready, Warm: p.Warm}
 	if p.Warm < 0 || p.Warm > fleet.MaxTemplateWarm {
 		return s, invalid("warm must be 0 to %d sandboxes, not %d", fleet.MaxTemplateWarm, p.Warm)
 	}
@@ -132,14 +138,17 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 			return s, err
 		}
 	}
-	env := outboard.EnvConfig{Kind: "cloud", Networking: outboard.Networking{Mode: "limited", AllowedHosts: p.Hosts}, Image: p.Image, Isolation: p.Isolation}
+	env := outboard.EnvConfig{Kind: "cloud", Networking: outboard.Networking{Mode: "limited", AllowedHosts: p.Hosts},
+		Image: p.Image, Isolation: p.Isolation}
 	err := checkCloud(&env)
 	if err != nil {
 		return s, err
 	}
 	if _, beyond := netrule.Narrow(c.boxNet, env.Networking); len(beyond) > 0 {
-		return s, outboard.Errorf(outboard.Denied, "allowed_hosts: this server does not let builds of templates reach %s", quote(strings.Join(beyond, ", "))).
-			WithHint("a build reaches what sandboxes do: the operator says what that is, in egress.boxes of the server's configuration")
+		return s, outboard.Errorf(outboard.Denied, "allowed_hosts: this server does not let builds of templates "+
+			"reach %s", quote(strings.Join(beyond, ", "))).
+			WithHint("a build reaches what sandboxes do: the operator says what that is, in egress.boxes of the " +
+				"server's configuration")
 	}
 	if p.Login != nil && p.Image == "" {
 		return s, invalid("a user and password for a registry need an image")
@@ -183,8 +192,10 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 			size += len(k) + len(v)
 		}
 	}
-	if len(s.Steps) > maxTemplateSteps || size > maxTemplateText || len(s.Start) > maxCommand || len(s.Ready) > maxCommand {
-		return s, invalid("a template has at most %d steps, those it begins with included, and %d bytes of text", maxTemplateSteps, maxTemplateText)
+	if len(s.Steps) > maxTemplateSteps || size > maxTemplateText || len(s.Start) > maxCommand ||
+		len(s.Ready) > maxCommand {
+		return s, invalid("a template has at most %d steps, those it begins with included, and %d bytes of text",
+			maxTemplateSteps, maxTemplateText)
 	}
 	if strings.ContainsRune(s.Start+s.Ready, 0) {
 		return s, invalid("a command must not contain the NUL character")
@@ -195,7 +206,8 @@ func (c *Control) templateSpec(ctx context.Context, by outboard.Caller, m *outbo
 	return s, err
 }
 
-func (c *Control) templateStep(ctx context.Context, by outboard.Caller, m *outboard.Template, in TemplateStep) (outboard.TemplateStep, error) {
+func (c *Control) templateStep(ctx context.Context, by outboard.Caller, m *outboard.Template,
+	in TemplateStep) (outboard.TemplateStep, error) {
 	s := in.TemplateStep
 	for what, text := range map[string]string{"command": s.Command, "source": s.Source, "target": s.Target} {
 		if err := length(what, text, 0, maxCommand); err != nil {
@@ -238,7 +250,8 @@ func (c *Control) templateStep(ctx context.Context, by outboard.Caller, m *outbo
 
 // templateArchive finds what a COPY step copies from. A template makes the content of a file readable, so it
 // takes the right to files.
-func (c *Control) templateArchive(ctx context.Context, by outboard.Caller, m *outboard.Template, in TemplateStep) (outboard.BlobRef, error) {
+func (c *Control) templateArchive(ctx context.Context, by outboard.Caller, m *outboard.Template,
+	in TemplateStep) (outboard.BlobRef, error) {
 	if in.File != "" {
 		if err := requireDeveloper(by, scopeFiles); err != nil {
 			return outboard.BlobRef{}, err
@@ -272,7 +285,8 @@ func (c *Control) Template(ctx context.Context, by outboard.Caller, ref string) 
 		if tagged && tag != outboard.DefaultTag {
 			return outboard.Template{}, onlyDefault("template", name, tag)
 		}
-		return outboard.Template{}, outboard.Errorf(outboard.NotFound, "template %s is the server's own: it has no builds", name)
+		return outboard.Template{}, outboard.Errorf(outboard.NotFound,
+			"template %s is the server's own: it has no builds", name)
 	}
 	if len(name) > maxTemplateName || strings.ContainsRune(ref, 0) {
 		return outboard.Template{}, notFound("template", name)
@@ -286,7 +300,8 @@ func (c *Control) Template(ctx context.Context, by outboard.Caller, ref string) 
 }
 
 // TemplateBuild returns one build of a template.
-func (c *Control) TemplateBuild(ctx context.Context, by outboard.Caller, ref string, id outboard.TemplateBuildID) (outboard.Template, outboard.TemplateBuild, error) {
+func (c *Control) TemplateBuild(ctx context.Context, by outboard.Caller, ref string,
+	id outboard.TemplateBuildID) (outboard.Template, outboard.TemplateBuild, error) {
 	m, err := c.Template(ctx, by, ref)
 	if err != nil {
 		return m, outboard.TemplateBuild{}, err
@@ -302,7 +317,8 @@ func (c *Control) TemplateBuild(ctx context.Context, by outboard.Caller, ref str
 }
 
 // TemplateBuilds returns a template and its newest builds, newest first.
-func (c *Control) TemplateBuilds(ctx context.Context, by outboard.Caller, ref string) (outboard.Template, []outboard.TemplateBuild, error) {
+func (c *Control) TemplateBuilds(ctx context.Context, by outboard.Caller,
+	ref string) (outboard.Template, []outboard.TemplateBuild, error) {
 	m, err := c.Template(ctx, by, ref)
 	if err != nil {
 		return m, nil, err
@@ -313,7 +329,8 @@ func (c *Control) TemplateBuilds(ctx context.Context, by outboard.Caller, ref st
 
 // TemplateLog returns a build, and lines of its log from a number on. The build was read first: of one that is
 // over, all lines are there.
-func (c *Control) TemplateLog(ctx context.Context, by outboard.Caller, ref string, id outboard.TemplateBuildID, from int) (outboard.Template, outboard.TemplateBuild, []outboard.TemplateLine, error) {
+func (c *Control) TemplateLog(ctx context.Context, by outboard.Caller, ref string, id outboard.TemplateBuildID,
+	from int) (outboard.Template, outboard.TemplateBuild, []outboard.TemplateLine, error) {
 	m, b, err := c.TemplateBuild(ctx, by, ref, id)
 	if err != nil {
 		return m, b, nil, err
@@ -323,7 +340,8 @@ func (c *Control) TemplateLog(ctx context.Context, by outboard.Caller, ref strin
 }
 
 // templateFor returns what NAME[:TAG] or an id means: a template and a build of it that is ready.
-func (c *Control) templateFor(ctx context.Context, by outboard.Caller, ref string) (outboard.Template, outboard.TemplateBuild, error) {
+func (c *Control) templateFor(ctx context.Context, by outboard.Caller,
+	ref string) (outboard.Template, outboard.TemplateBuild, error) {
 	name, tag := cutTag(ref)
 	m, err := c.Template(ctx, by, name+":"+tag)
 	if err != nil {
@@ -358,7 +376,8 @@ func (c *Control) hasTemplate(ctx context.Context, by outboard.Caller, cfg outbo
 }
 
 // TagTemplate makes tags mean the build that target, NAME:TAG, means.
-func (c *Control) TagTemplate(ctx context.Context, by outboard.Caller, target string, tags []string) (outboard.TemplateBuild, error) {
+func (c *Control) TagTemplate(ctx context.Context, by outboard.Caller, target string,
+	tags []string) (outboard.TemplateBuild, error) {
 	if err := requireDeveloper(by, scopeSandboxes); err != nil {
 		return outboard.TemplateBuild{}, err
 	}
@@ -432,12 +451,14 @@ func (c *Control) DeleteTemplate(ctx context.Context, by outboard.Caller, ref st
 		return err
 	}
 	if tag != outboard.DefaultTag {
-		return invalid("%s names a tag, and a template is removed with all it has: name it without the tag, or take the tag away", quote(ref))
+		return invalid("%s names a tag, and a template is removed with all it has: name it without the tag, or take "+
+			"the tag away", quote(ref))
 	}
 	if err := c.record(ctx, by, "template.delete", string(m.ID), nil); err != nil {
 		return err
 	}
-	if _, err := c.store.ChangeTemplate(ctx, m.ID, func(m *outboard.Template) error { m.DeletedAt = c.clock(); return nil }); err != nil {
+	if _, err := c.store.ChangeTemplate(ctx, m.ID,
+		func(m *outboard.Template) error { m.DeletedAt = c.clock(); return nil }); err != nil {
 		return wrapLookup("template", ref, err)
 	}
 	builds, err := c.store.TemplateBuilds(ctx, m.ID, store.MaxTemplateBuilds*2)
@@ -450,7 +471,8 @@ func (c *Control) DeleteTemplate(ctx context.Context, by outboard.Caller, ref st
 }
 
 // HasTemplateUpload reports whether something was uploaded for a template under a name.
-func (c *Control) HasTemplateUpload(ctx context.Context, by outboard.Caller, ref, hash string) (outboard.Template, bool, error) {
+func (c *Control) HasTemplateUpload(ctx context.Context, by outboard.Caller, ref,
+	hash string) (outboard.Template, bool, error) {
 	if err := requireDeveloper(by, scopeSandboxes); err != nil {
 		return outboard.Template{}, false, err
 	}
@@ -505,7 +527,8 @@ func signUpload(m *outboard.Template, hash string, expires int64) string {
 }
 
 // PutSignedUpload is PutTemplateUpload for who has a link instead of a key.
-func (c *Control) PutSignedUpload(ctx context.Context, id outboard.TemplateID, hash string, expires int64, signature string, r io.Reader) error {
+func (c *Control) PutSignedUpload(ctx context.Context, id outboard.TemplateID, hash string, expires int64,
+	signature string, r io.Reader) error {
 	bad := outboard.Errorf(outboard.Unauthenticated, "the link for this upload is not good, or no more")
 	if !id.Valid() || !uploadHash.MatchString(hash) {
 		return bad
@@ -520,7 +543,8 @@ func (c *Control) PutSignedUpload(ctx context.Context, id outboard.TemplateID, h
 	if !hmac.Equal([]byte(signature), []byte(signUpload(&m, hash, expires))) || c.clock().Unix() > expires {
 		return bad
 	}
-	err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: string(m.Org), Actor: string(m.ID), Action: "template.upload",
+	err = c.store.Audit(ctx, outboard.AuditRecord{At: c.clock(), Org: string(m.Org), Actor: string(m.ID),
+		Action:   "template.upload",
 		Resource: string(m.ID), Decision: outboard.Allowed, Rule: "a signed link"})
 	if err != nil {
 		return outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)

@@ -19,8 +19,8 @@ type stackable struct {
 
 func (stackable) Name() string { return "none" }
 
-// If this fails, nobody can tell a build that a server was about to begin when it was killed from one that a client has yet to say more
-// about, and the first waits for ever.
+// If this fails, nobody can tell a build that a server was about to begin when it was killed from one that a
+// client has yet to say more about, and the first waits for ever.
 func TestTemplateBuildHasItsHost(t *testing.T) {
 	st, err := store.Open(t.Context(), store.Config{Path: t.TempDir() + "/outboard.db"})
 	if err != nil {
@@ -28,14 +28,16 @@ func TestTemplateBuildHasItsHost(t *testing.T) {
 	}
 	t.Cleanup(func() { st.Close() })
 	asked := 0
-	c := control.New(control.Config{Store: st, Fleet: fleet.New(fleet.Config{Store: st, Provider: stackable{}, Images: new(image.Store), Host: "here"}),
+	c := control.New(control.Config{Store: st,
+		Fleet: fleet.New(fleet.Config{Store: st, Provider: stackable{}, Images: new(image.Store), Host: "here"}),
 		Isolation: func(outboard.EnvConfig) error {
 			if asked++; asked == 2 { // the row is there, and the build is about to begin
 				return outboard.Errorf(outboard.Canceled, "who asks has gone")
 			}
 			return nil
 		}})
-	if _, _, err := c.BuildTemplate(t.Context(), admin, "web", nil, control.TemplateBuildSpec{}); outboard.KindOf(err) != outboard.Canceled {
+	if _, _, err := c.BuildTemplate(t.Context(), admin, "web", nil,
+		control.TemplateBuildSpec{}); outboard.KindOf(err) != outboard.Canceled {
 		t.Fatalf("built: %v", err)
 	}
 	if _, _, err := c.RequestTemplateBuild(t.Context(), admin, "web", nil, outboard.SandboxLimits{}); err != nil {

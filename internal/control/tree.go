@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// tree is what a workspace has, while deltas are merged: each part of a path once, however many files are below it. Paths of 4 KiB would
-// take a hundred times as much.
+// tree is what a workspace has, while deltas are merged: each part of a path once, however many files are below
+// it. Paths of 4 KiB would take a hundred times as much.
 type tree struct {
 	nodes []node // the root, then in the order they were seen; one that is cut off stays
 	index map[place]int32

@@ -24,7 +24,8 @@ func newTurns(n int) *turns {
 	return &turns{all: make(chan struct{}, n), of: map[outboard.OrgID]*orgTurns{}}
 }
 
-// enter waits for a turn. The organization's own comes first: who waits for that keeps nobody else from theirs. The caller calls leave.
+// enter waits for a turn. The organization's own comes first: who waits for that keeps nobody else from theirs.
+// The caller calls leave.
 func (t *turns) enter(ctx context.Context, org outboard.OrgID) (leave func(), err error) {
 	o := t.join(org)
 	taken := 0

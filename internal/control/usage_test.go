@@ -37,7 +37,8 @@ func sumsAt(t *testing.T, st *store.Store, id outboard.SessionID) []sums {
 	return out
 }
 
-// If this fails, a list of a session's events says that a turn came to something else than it did, depending on what was asked before.
+// If this fails, a list of a session's events says that a turn came to something else than it did, depending on
+// what was asked before.
 func TestUsageAtAnyPositionInAnyOrder(t *testing.T) {
 	c, st, _ := parts(t)
 	s := session(t, c)
@@ -52,8 +53,10 @@ func TestUsageAtAnyPositionInAnyOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	add(&outboard.CallJudged{Usage: outboard.Usage{Output: 3}}, &outboard.TurnRetrying{Turn: 401}, &outboard.TurnResumed{Turn: 401},
-		&outboard.ModelFailed{Usage: outboard.Usage{Input: 7}}, &outboard.TurnEnded{Turn: 401, Stop: outboard.StopReason{Type: "requires_action"}},
+	add(&outboard.CallJudged{Usage: outboard.Usage{Output: 3}}, &outboard.TurnRetrying{Turn: 401},
+		&outboard.TurnResumed{Turn: 401},
+		&outboard.ModelFailed{Usage: outboard.Usage{Input: 7}}, &outboard.TurnEnded{Turn: 401,
+			Stop: outboard.StopReason{Type: "requires_action"}},
 		&outboard.TurnResumed{Turn: 401}, &outboard.ContextCompacted{Usage: outboard.Usage{Output: 9}},
 		&outboard.TurnEnded{Turn: 401, Stop: outboard.StopReason{Type: "end_turn"}})
 	made, _, err := c.Fork(t.Context(), admin, s.ID, control.ForkRequest{})
@@ -86,7 +89,8 @@ func TestUsageBackwardsIsOnePass(t *testing.T) {
 	c, st, _ := parts(t)
 	s := session(t, c)
 	h := long(t, c, st, s, 3000)
-	ends, err := st.Events(t.Context(), s.ID, store.EventQuery{Types: []outboard.EventType{outboard.TypeTurnEnded}, Desc: true, Limit: 3000})
+	ends, err := st.Events(t.Context(), s.ID, store.EventQuery{Types: []outboard.EventType{outboard.TypeTurnEnded},
+		Desc: true, Limit: 3000})
 	if err != nil || len(ends) != 3000 {
 		t.Fatalf("%d turns, %v", len(ends), err)
 	}

@@ -51,7 +51,8 @@ func (c *Control) keeper(by outboard.Caller) (*vault.Keeper, error) {
 // CreateVault stores a new, empty vault.
 func (c *Control) CreateVault(ctx context.Context, by outboard.Caller, p VaultPatch) (outboard.Vault, error) {
 	now := c.clock()
-	v := outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), CreatedAt: now, UpdatedAt: now, Org: by.In()}
+	v := outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), CreatedAt: now, UpdatedAt: now,
+		Org: by.In()}
 	if _, err := c.keeper(by); err != nil {
 		return v, err
 	}
@@ -103,7 +104,8 @@ func (c *Control) openVault(ctx context.Context, by outboard.Caller, id outboard
 }
 
 // UpdateVault applies a patch.
-func (c *Control) UpdateVault(ctx context.Context, by outboard.Caller, id outboard.VaultID, p VaultPatch) (outboard.Vault, error) {
+func (c *Control) UpdateVault(ctx context.Context, by outboard.Caller, id outboard.VaultID,
+	p VaultPatch) (outboard.Vault, error) {
 	if err := requireDeveloper(by, scopeVaults); err != nil {
 		return outboard.Vault{}, err
 	}
@@ -221,7 +223,8 @@ func (c *Control) RotateVaultKeys(ctx context.Context, by outboard.Caller) (done
 	return done, nil
 }
 
-func (c *Control) rotateKeys(ctx context.Context, by outboard.Caller, org outboard.OrgID) (r vault.Rotation, err error) {
+func (c *Control) rotateKeys(ctx context.Context, by outboard.Caller,
+	org outboard.OrgID) (r vault.Rotation, err error) {
 	by.Org = org
 	if err = c.record(ctx, by, "vault.rotate_keys", "every vault", nil); err == nil {
 		r, err = c.vault.For(org).RotateKeys(ctx)

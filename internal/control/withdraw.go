@@ -10,9 +10,10 @@ import (
 	"github.com/outboard-dev/outboard/internal/vault"
 )
 
-// What a login was renewed with goes back to the identity provider when the login ends (RFC 7009), however it ends. The transaction that ends
-// it leaves a row, so neither a provider that is away nor the death of this process loses the token, and nobody waits for either: every process
-// that runs looks for rows that are due. Only who logs out, or is not renewed, waits a little for the first attempt.
+// What a login was renewed with goes back to the identity provider when the login ends (RFC 7009), however it
+// ends. The transaction that ends it leaves a row, so neither a provider that is away nor the death of this
+// process loses the token, and nobody waits for either: every process that runs looks for rows that are due.
+// Only who logs out, or is not renewed, waits a little for the first attempt.
 
 // auditWithdrawDropped: a token was not given back, and is not tried again.
 const auditWithdrawDropped = "token.revoke_dropped"
@@ -22,7 +23,8 @@ const (
 	withdrawLook = 5 * time.Second
 	// withdrawTime bounds one attempt: the provider's description, and the request.
 	withdrawTime = time.Minute
-	// withdrawLease is how long a token that was taken is nobody else's: an attempt, and a minute and a half by which the clocks of two servers may differ.
+	// withdrawLease is how long a token that was taken is nobody else's: an attempt, and a minute and a half by
+	// which the clocks of two servers may differ.
 	withdrawLease = 3 * time.Minute
 	// withdrawFirst and withdrawMost bound the waits between attempts, which double.
 	withdrawFirst, withdrawMost = 30 * time.Second, 6 * time.Hour
@@ -49,7 +51,8 @@ type withdrawals struct {
 
 func newWithdrawals() *withdrawals {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &withdrawals{ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), slots: make(chan struct{}, maxWithdrawals)}
+	return &withdrawals{ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1),
+		slots: make(chan struct{}, maxWithdrawals)}
 }
 
 // start runs something until Stop; false after it.
@@ -71,7 +74,8 @@ func (w *withdrawals) ring() {
 	}
 }
 
-// Start begins to give tokens of logins that have ended back to the identity provider, until Stop. It may be called once.
+// Start begins to give tokens of logins that have ended back to the identity provider, until Stop. It may be
+// called once.
 func (c *Control) Start() {
 	c.withdrawals.start(func(ctx context.Context) {
 		tick := time.NewTicker(withdrawLook)
@@ -90,7 +94,8 @@ func (c *Control) Start() {
 	})
 }
 
-// Stop ends what Start began. What is under way is cut, and comes again in some process. It may be called twice, and without Start.
+// Stop ends what Start began. What is under way is cut, and comes again in some process. It may be called twice,
+// and without Start.
 func (c *Control) Stop() {
 	w := c.withdrawals
 	w.mu.Lock()
@@ -100,8 +105,8 @@ func (c *Control) Stop() {
 	c.recording.Wait()
 }
 
-// withdrawDue gives back what is due, one after the other. After a failure the others wait for the next look: a provider that is away is not
-// asked about each.
+// withdrawDue gives back what is due, one after the other. After a failure the others wait for the next look: a
+// provider that is away is not asked about each.
 func (c *Control) withdrawDue(ctx context.Context) error {
 	issuer := ""
 	if c.login.Provider != nil && c.vault != nil {
@@ -170,7 +175,8 @@ func (c *Control) withdraw(ctx context.Context, w store.Withdrawal) (over bool) 
 	return over && err == nil
 }
 
-// sendBack asks the provider, on record. Unavailable: it is worth another attempt. NotFound: the provider takes nothing back.
+// sendBack asks the provider, on record. Unavailable: it is worth another attempt. NotFound: the provider takes
+// nothing back.
 func (c *Control) sendBack(ctx context.Context, w store.Withdrawal) error {
 	if c.vault == nil || c.login.Provider == nil || c.login.Provider.Issuer() != w.Issuer {
 		return outboard.Errorf(outboard.Unavailable, "people do not sign in at %q here", w.Issuer)
@@ -187,12 +193,14 @@ func (c *Control) sendBack(ctx context.Context, w store.Withdrawal) error {
 	})
 }
 
-func (c *Control) recordWithdrawal(ctx context.Context, w *store.Withdrawal, action string, detail map[string]any) error {
+func (c *Control) recordWithdrawal(ctx context.Context, w *store.Withdrawal, action string,
+	detail map[string]any) error {
 	detail["key"], detail["token"], detail["why"] = w.Key, "refresh_token", w.Why
 	return c.record(ctx, loginCaller(w.Org), action, string(w.User), detail)
 }
 
-// settleWithdrawal records and stores what came of an attempt. The record is first: a token is not forgotten without one.
+// settleWithdrawal records and stores what came of an attempt. The record is first: a token is not forgotten
+// without one.
 func (c *Control) settleWithdrawal(ctx context.Context, w store.Withdrawal, why error) (over bool, err error) {
 	next := c.nextWithdrawal(&w, why)
 	switch {
@@ -201,10 +209,13 @@ func (c *Control) settleWithdrawal(ctx context.Context, w store.Withdrawal, why 
 	case outboard.KindOf(why) == outboard.NotFound:
 		c.log.Debug("the identity provider takes no tokens back", "key", w.Key)
 	case next.IsZero():
-		c.log.Error("what a login was renewed with was not revoked at the identity provider; no more attempts", "key", w.Key, "attempts", w.Tries, "err", why)
-		err = c.recordWithdrawal(ctx, &w, auditWithdrawDropped, map[string]any{"what": why.Error(), "attempts": w.Tries})
+		c.log.Error("what a login was renewed with was not revoked at the identity provider; no more attempts", "key",
+			w.Key, "attempts", w.Tries, "err", why)
+		err = c.recordWithdrawal(ctx, &w, auditWithdrawDropped, map[string]any{"what": why.Error(),
+			"attempts": w.Tries})
 	default:
-		c.log.Warn("what a login was renewed with was not revoked at the identity provider; trying again", "key", w.Key, "attempts", w.Tries, "at", next, "err", why)
+		c.log.Warn("what a login was renewed with was not revoked at the identity provider; trying again", "key", w.Key,
+			"attempts", w.Tries, "at", next, "err", why)
 		err = c.recordWithdrawal(ctx, &w, vault.AuditWithdrawFailed, map[string]any{"what": why.Error(), "again": next})
 	}
 	switch {
@@ -216,7 +227,8 @@ func (c *Control) settleWithdrawal(ctx context.Context, w store.Withdrawal, why 
 	return false, c.store.SetWithdrawal(ctx, w, next)
 }
 
-// nextWithdrawal is when a token is tried again after an attempt; zero = not any more. The last attempt is when its time is over.
+// nextWithdrawal is when a token is tried again after an attempt; zero = not any more. The last attempt is when
+// its time is over.
 func (c *Control) nextWithdrawal(w *store.Withdrawal, why error) time.Time {
 	now := c.clock()
 	if why == nil || !now.Before(w.Until) {

@@ -67,15 +67,18 @@ func (o *office) serverAt(provider *logintest.Provider) *desk {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	p, err := login.New(login.Config{Issuer: provider.URL, ClientID: "outboard", HTTP: provider.Client(), Renewable: true,
+	p, err := login.New(login.Config{Issuer: provider.URL, ClientID: "outboard", HTTP: provider.Client(),
+		Renewable:    true,
 		ClientSecret: func() (outboard.Secret, error) { return outboard.NewSecret(provider.Secret), nil }})
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	c := New(Config{Store: s, Vault: vault.New(vault.Config{Store: s, Wrappers: []vault.Wrapper{vault.KeyDir{Dir: o.keys}}}),
-		Now: func() time.Time { return time.Now().Add(time.Duration(o.ahead.Load())) },
-		Login: LoginConfig{Provider: p, Renew: 24 * time.Hour, Rules: []LoginRule{{Domain: "acme.test", Org: "acme", Role: outboard.RoleDeveloper},
-			{Domain: "here.test", Role: outboard.RoleDeveloper}}}})
+	c := New(Config{Store: s,
+		Vault: vault.New(vault.Config{Store: s, Wrappers: []vault.Wrapper{vault.KeyDir{Dir: o.keys}}}),
+		Now:   func() time.Time { return time.Now().Add(time.Duration(o.ahead.Load())) },
+		Login: LoginConfig{Provider: p, Renew: 24 * time.Hour,
+			Rules: []LoginRule{{Domain: "acme.test", Org: "acme", Role: outboard.RoleDeveloper},
+				{Domain: "here.test", Role: outboard.RoleDeveloper}}}})
 	d := &desk{office: o, Control: c, close: sync.OnceFunc(func() {
 		c.Stop()
 		if err := s.Close(); err != nil {
@@ -105,11 +108,13 @@ func (d *desk) in(name string) (outboard.User, outboard.Key, string) {
 	const back = "http://127.0.0.1:9/callback"
 	verifier, nonce := rand.Text()+rand.Text(), rand.Text()
 	sum := sha256.Sum256([]byte(verifier))
-	at, _, err := d.LoginURL(d.t.Context(), LoginStart{Redirect: back, State: rand.Text(), Nonce: nonce, Challenge: base64.RawURLEncoding.EncodeToString(sum[:])})
+	at, _, err := d.LoginURL(d.t.Context(), LoginStart{Redirect: back, State: rand.Text(), Nonce: nonce,
+		Challenge: base64.RawURLEncoding.EncodeToString(sum[:])})
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	u, k, secret, err := d.Login(d.t.Context(), LoginAnswer{Code: logintest.Visit(d.t, at).Query().Get("code"), Redirect: back, Verifier: verifier, Nonce: nonce}, "")
+	u, k, secret, err := d.Login(d.t.Context(), LoginAnswer{Code: logintest.Visit(d.t, at).Query().Get("code"),
+		Redirect: back, Verifier: verifier, Nonce: nonce}, "")
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -180,20 +185,26 @@ func (d *desk) recorded(id outboard.KeyID, want ...string) {
 	}
 }
 
-// Fails if the token of a login that has ended is worth something at the provider, however it ended, or if that of somebody else goes.
+// Fails if the token of a login that has ended is worth something at the provider, however it ended, or if that
+// of somebody else goes.
 func TestEndedLoginsAreGivenBack(t *testing.T) {
 	offices(t, func(t *testing.T, o *office) {
 		d := o.server()
 		ctx := t.Context()
 		ways := map[string]func(u outboard.User, k outboard.Key) error{
-			"removed": func(u outboard.User, _ outboard.Key) error { _, err := d.RemoveUser(ctx, d.boss(), u.ID); return err },
+			"removed": func(u outboard.User, _ outboard.Key) error {
+				_,
+					err := d.RemoveUser(ctx, d.boss(), u.ID)
+				return err
+			},
 			"demoted": func(u outboard.User, _ outboard.Key) error {
 				role := outboard.RoleViewer
 				_, err := d.UpdateUser(ctx, d.boss(), u.ID, UserPatch{Role: &role})
 				return err
 			},
 			"killed": func(_ outboard.User, k outboard.Key) error {
-				return d.AfterKill(ctx, outboard.Kill{ID: "kill_1", Scope: outboard.KillOwner, Target: string(k.ID), Org: o.org, Level: outboard.KillRevoke})
+				return d.AfterKill(ctx, outboard.Kill{ID: "kill_1", Scope: outboard.KillOwner, Target: string(k.ID),
+					Org: o.org, Level: outboard.KillRevoke})
 			},
 			"not renewed for long": func(outboard.User, outboard.Key) error {
 				_, err := d.store.TidyLogins(ctx, d.clock().Add(-time.Hour))
@@ -209,7 +220,11 @@ func TestEndedLoginsAreGivenBack(t *testing.T) {
 				}
 				return d.store.PutLoginRenewal(ctx, r)
 			},
-			"the organization has ended": func(outboard.User, outboard.Key) error { _, err := d.ArchiveOrg(ctx, d.boss(), "acme"); return err },
+			"the organization has ended": func(outboard.User, outboard.Key) error {
+				_,
+					err := d.ArchiveOrg(ctx, d.boss(), "acme")
+				return err
+			},
 		}
 		_, _, stays := d.in("bob@here.test")
 		for _, name := range slices.Sorted(maps.Keys(ways)) { // the organization's end is the last
@@ -241,8 +256,9 @@ func TestEndedLoginsAreGivenBack(t *testing.T) {
 	})
 }
 
-// Fails if a provider that does not answer keeps anybody from removing a person, if the token is forgotten meanwhile, if the provider is asked
-// without a pause or for ever, or if nobody is told that a token was not given back.
+// Fails if a provider that does not answer keeps anybody from removing a person, if the token is forgotten
+// meanwhile, if the provider is asked without a pause or for ever, or if nobody is told that a token was not
+// given back.
 func TestWithdrawalFromAProviderThatIsAway(t *testing.T) {
 	offices(t, func(t *testing.T, o *office) {
 		d := o.server()
@@ -256,7 +272,8 @@ func TestWithdrawalFromAProviderThatIsAway(t *testing.T) {
 		d.Start()
 		d.remove(u) // while nobody answers
 		<-asked     // at once, without a look at the clock
-		if _, err := d.Authenticate(t.Context(), secret); outboard.KindOf(err) != outboard.Unauthenticated || err == nil {
+		if _, err := d.Authenticate(t.Context(), secret); outboard.KindOf(err) != outboard.Unauthenticated ||
+			err == nil {
 			t.Errorf("the login while the provider thinks: %v", err)
 		}
 		d.waits(k.ID, true)
@@ -313,7 +330,8 @@ func TestWithdrawalFromAProviderThatIsAway(t *testing.T) {
 	})
 }
 
-// Fails if a token is lost, or is sent while somebody else may be sending it, when a server is killed between any two steps.
+// Fails if a token is lost, or is sent while somebody else may be sending it, when a server is killed between
+// any two steps.
 func TestWithdrawalOutlivesTheServer(t *testing.T) {
 	offices(t, func(t *testing.T, o *office) {
 		for name, c := range map[string]struct {
@@ -417,8 +435,8 @@ func TestWithdrawalByTwoServers(t *testing.T) {
 	})
 }
 
-// Fails if what one provider gave is sent to another that the server is configured with by now, or if a token that nobody can open any more
-// stays for ever, without a word.
+// Fails if what one provider gave is sent to another that the server is configured with by now, or if a token
+// that nobody can open any more stays for ever, without a word.
 func TestWithdrawalGoesNowhereElse(t *testing.T) {
 	offices(t, func(t *testing.T, o *office) {
 		d := o.server()
@@ -455,7 +473,8 @@ func TestWithdrawalGoesNowhereElse(t *testing.T) {
 	})
 }
 
-// Fails if somebody stays signed in for weeks at a server whose operator has turned renewals off, or loses what is left of their login by that.
+// Fails if somebody stays signed in for weeks at a server whose operator has turned renewals off, or loses what
+// is left of their login by that.
 func TestRenewalTurnedOff(t *testing.T) {
 	offices(t, func(t *testing.T, o *office) {
 		d := o.server()
@@ -471,11 +490,13 @@ func TestRenewalTurnedOff(t *testing.T) {
 		d.login.Renew = 0
 		asked := o.idp.Asked()
 		o.passes(defaultLogin/2 + time.Minute)
-		if _, k, err := d.RenewLogin(t.Context(), secret); err != nil || !k.ExpiresAt.Equal(renewed.ExpiresAt) || !k.RenewAfter.IsZero() {
+		if _, k, err := d.RenewLogin(t.Context(), secret); err != nil || !k.ExpiresAt.Equal(renewed.ExpiresAt) ||
+			!k.RenewAfter.IsZero() {
 			t.Errorf("while it lasts: %v, %v, %v", k.ExpiresAt, k.RenewAfter, err)
 		}
 		o.passes(defaultLogin)
-		if _, _, err := d.RenewLogin(t.Context(), secret); outboard.KindOf(err) != outboard.Unauthenticated || err == nil {
+		if _, _, err := d.RenewLogin(t.Context(), secret); outboard.KindOf(err) != outboard.Unauthenticated ||
+			err == nil {
 			t.Errorf("when it is over: %v", err)
 		}
 		if n := o.idp.Asked() - asked; n != 0 {
@@ -484,8 +505,8 @@ func TestRenewalTurnedOff(t *testing.T) {
 	})
 }
 
-// Fails if a rotation of the keys ends people's logins, if the operator's leaves an organization out, or if one organization's trouble keeps
-// the others from theirs.
+// Fails if a rotation of the keys ends people's logins, if the operator's leaves an organization out, or if one
+// organization's trouble keeps the others from theirs.
 func TestLoginsOutliveRotations(t *testing.T) {
 	offices(t, func(t *testing.T, o *office) {
 		d, e := o.server(), o.server()
@@ -508,7 +529,8 @@ func TestLoginsOutliveRotations(t *testing.T) {
 			}
 			o.passes(defaultLogin/2 + time.Minute)
 			for who, secret := range map[string]string{"ann": ann, "bob": bob} {
-				if _, k, err := e.RenewLogin(t.Context(), secret); err != nil || !k.ExpiresAt.After(e.clock().Add(defaultLogin/2)) {
+				if _, k, err := e.RenewLogin(t.Context(), secret); err != nil ||
+					!k.ExpiresAt.After(e.clock().Add(defaultLogin/2)) {
 					t.Errorf("%s: %v, %v", who, k.ExpiresAt, err)
 				}
 			}
@@ -525,7 +547,8 @@ func TestLoginsOutliveRotations(t *testing.T) {
 			t.Fatal(err)
 		}
 		done, err := d.RotateVaultKeys(t.Context(), all)
-		if err != nil || len(done) != 2 || done[0].Err != nil || done[1].Org != o.org || outboard.KindOf(done[1].Err) != outboard.Denied {
+		if err != nil || len(done) != 2 || done[0].Err != nil || done[1].Org != o.org ||
+			outboard.KindOf(done[1].Err) != outboard.Denied {
 			t.Errorf("with a row that somebody changed: %+v, %v", done, err)
 		}
 		if _, err := d.RotateVaultKeys(t.Context(), admin); outboard.KindOf(err) != outboard.Denied {

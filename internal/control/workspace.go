@@ -42,9 +42,10 @@ type Workspace struct {
 	c     *Control
 	chain []outboard.Checkpoint // oldest first
 	final *tree                 // what is there in the end
-	held  int64                 // bytes of memory that it was given of Control.held, and used those that it has taken of them
-	used  int64
-	org   outboard.OrgID
+	// bytes of memory that it was given of Control.held, and used those that it has taken of them
+	held int64
+	used int64
+	org  outboard.OrgID
 }
 
 // Close gives back the memory that the workspace holds.
@@ -78,7 +79,8 @@ func (m *memory) take(org outboard.OrgID, bytes int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.all+bytes > maxHeld || m.of[org]+bytes > maxHeldOrg {
-		return outboard.Errorf(outboard.Exhausted, "the workspaces that are read at the moment have too many files to be held at a time").
+		return outboard.Errorf(outboard.Exhausted, "the workspaces that are read at the moment have too many files "+
+			"to be held at a time").
 			WithHint("try again when another download is over")
 	}
 	if m.of == nil {
@@ -115,7 +117,8 @@ func (c *Control) Workspace(ctx context.Context, by outboard.Caller, id outboard
 		return nil, err
 	}
 	if at == "" {
-		return nil, outboard.Errorf(outboard.NotFound, "session %q has saved no workspace yet", id).WithCode("no_workspace")
+		return nil, outboard.Errorf(outboard.NotFound, "session %q has saved no workspace yet", id).
+			WithCode("no_workspace")
 	}
 	all, err := c.store.Checkpoints(ctx, id)
 	if err != nil {
@@ -125,23 +128,27 @@ func (c *Control) Workspace(ctx context.Context, by outboard.Caller, id outboard
 	if err != nil {
 		return nil, err
 	}
-	if err := c.record(ctx, by, "session.workspace", string(id), map[string]any{"seq": h.Head, "checkpoint": at}); err != nil {
+	if err := c.record(ctx, by, "session.workspace", string(id), map[string]any{"seq": h.Head,
+		"checkpoint": at}); err != nil {
 		w.Close()
 		return nil, err
 	}
 	return w, nil
 }
 
-// SentWorkspace opens the work that was sent along with a session, as it was uploaded, and tells its kind: tar or tar.gz. Uploads are not
-// given back otherwise. Who may read the workspace may read this: its first version was made from it. The caller closes it.
-func (c *Control) SentWorkspace(ctx context.Context, by outboard.Caller, id outboard.SessionID) (outboard.File, string, io.ReadCloser, error) {
+// SentWorkspace opens the work that was sent along with a session, as it was uploaded, and tells its kind: tar
+// or tar.gz. Uploads are not given back otherwise. Who may read the workspace may read this: its first version
+// was made from it. The caller closes it.
+func (c *Control) SentWorkspace(ctx context.Context, by outboard.Caller,
+	id outboard.SessionID) (outboard.File, string, io.ReadCloser, error) {
 	h, err := c.header(ctx, by, id)
 	if err != nil {
 		return outboard.File{}, "", nil, err
 	}
 	ref, kind, ok := strings.Cut(h.Metadata[fleet.WorkspaceKey], ":")
 	if !ok || kind != "tar" && kind != fleet.WorkspaceGzip {
-		return outboard.File{}, "", nil, outboard.Errorf(outboard.NotFound, "session %q was sent no work", id).WithCode("no_workspace")
+		return outboard.File{}, "", nil, outboard.Errorf(outboard.NotFound, "session %q was sent no work", id).
+			WithCode("no_workspace")
 	}
 	f, err := c.fileOf(ctx, h.Org, outboard.FileID(ref))
 	if err == nil && (f.Session != "" && f.Session != id || c.expired(f)) {
@@ -162,7 +169,8 @@ func (c *Control) SentWorkspace(ctx context.Context, by outboard.Caller, id outb
 }
 
 // workspaceAt returns the workspace as a checkpoint saved it. all are the checkpoints of its session.
-func (c *Control) workspaceAt(ctx context.Context, org outboard.OrgID, all []outboard.Checkpoint, at outboard.CheckpointID) (_ *Workspace, err error) {
+func (c *Control) workspaceAt(ctx context.Context, org outboard.OrgID, all []outboard.Checkpoint,
+	at outboard.CheckpointID) (_ *Workspace, err error) {
 	w := &Workspace{c: c, org: org}
 	w.final = newTree(w.hold)
 	defer func() {
@@ -194,7 +202,8 @@ func chainOf(all []outboard.Checkpoint, at outboard.CheckpointID) ([]outboard.Ch
 	for next := at; next != ""; {
 		k, ok := byID[next]
 		if !ok || len(chain) > maxDeltas {
-			return nil, outboard.Errorf(outboard.Internal, "the checkpoints behind %s do not form a chain at %s", at, next)
+			return nil, outboard.Errorf(outboard.Internal, "the checkpoints behind %s do not form a chain at %s", at,
+				next)
 		}
 		chain = append(chain, k)
 		next = k.Parent
@@ -219,7 +228,8 @@ func (w *Workspace) merge(ctx context.Context, delta int) error {
 		if h.Typeflag == tar.TypeLink {
 			target, ok := own[w.final.find(path.Clean(h.Linkname))]
 			if !ok {
-				return outboard.Errorf(outboard.Internal, "%q is a link to what is not there", text.Clip(h.Name, shownID))
+				return outboard.Errorf(outboard.Internal, "%q is a link to what is not there",
+					text.Clip(h.Name, shownID))
 			}
 			entry = target
 		}
@@ -308,7 +318,8 @@ func (w *Workspace) Write(ctx context.Context, dst io.Writer) error {
 		if len(nodes) == 0 {
 			continue
 		}
-		err := w.entries(ctx, i, func(n int, h *tar.Header, r io.Reader) error { return writeEntry(tw, w.final.paths(nodes[n]), h, r) })
+		err := w.entries(ctx, i,
+			func(n int, h *tar.Header, r io.Reader) error { return writeEntry(tw, w.final.paths(nodes[n]), h, r) })
 		if err != nil {
 			return fmt.Errorf("reading checkpoint %s: %w", w.chain[i].ID, err)
 		}

@@ -42,7 +42,8 @@ func partsWith(t testing.TB, dir string, cfg control.Config) (*control.Control, 
 
 var admin = outboard.Caller{Key: "apikey_01test", Name: "test", Role: "admin"}
 
-// layer makes one checkpoint's tar: deleted paths, then entries "dir/", "name=content", "name>linkname" or "name@symlink".
+// layer makes one checkpoint's tar: deleted paths, then entries "dir/", "name=content", "name>linkname" or
+// "name@symlink".
 func layer(t testing.TB, deleted []string, entries ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -114,27 +115,32 @@ func save(t testing.TB, st *store.Store, bl *blob.Dir, h outboard.Header, layers
 		if err != nil {
 			t.Fatal(err)
 		}
-		k := outboard.Checkpoint{ID: outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint), Session: h.ID, Parent: parent, Depth: i, Delta: ref}
+		k := outboard.Checkpoint{ID: outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint), Session: h.ID,
+			Parent: parent, Depth: i, Delta: ref}
 		ev := outboard.NewEvent(h.Thread, &outboard.CheckpointCreated{Checkpoint: k.ID})
-		if _, err := st.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any, Events: []outboard.Event{ev}, Checkpoint: &k}); err != nil {
+		if _, err := st.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any, Events: []outboard.Event{ev},
+			Checkpoint: &k}); err != nil {
 			t.Fatal(err)
 		}
 		parent = k.ID
 	}
 }
 
-// Fails if a workspace made of several checkpoints is not what the last of them left: a deleted file comes back, a replaced one
-// keeps old bytes, or a hard link changes with a file it no longer belongs to.
+// Fails if a workspace made of several checkpoints is not what the last of them left: a deleted file comes back,
+// a replaced one keeps old bytes, or a hard link changes with a file it no longer belongs to.
 func TestWorkspaceMerges(t *testing.T) {
 	ctl, st, bl := parts(t)
 	layers := [][]byte{
-		layer(t, nil, "workspace/", "workspace/a=1", "workspace/b>workspace/a", "workspace/b2>workspace/a", "workspace/c=c", "workspace/d/", "workspace/d/x=x", "workspace/e/", "workspace/e/y=y", "workspace/s=file", "workspace/l@a", "workspace/l2>workspace/l"),
+		layer(t, nil, "workspace/", "workspace/a=1", "workspace/b>workspace/a", "workspace/b2>workspace/a",
+			"workspace/c=c", "workspace/d/", "workspace/d/x=x", "workspace/e/", "workspace/e/y=y", "workspace/s=file", "workspace/l@a", "workspace/l2>workspace/l"),
 		layer(t, []string{"workspace/c", "workspace/d"}, "workspace/a=2", "workspace/e=now a file", "workspace/s@a"),
 		layer(t, []string{}, "workspace/d/", "workspace/d/z=z"),
 	}
-	want := map[string]string{"workspace/": "", "workspace/a": "2", "workspace/b": "1", "workspace/b2": "1", "workspace/e": "now a file",
+	want := map[string]string{"workspace/": "", "workspace/a": "2", "workspace/b": "1", "workspace/b2": "1",
+		"workspace/e": "now a file",
 		"workspace/s": "@a", "workspace/l": "@a", "workspace/l2": "@a", "workspace/d/": "", "workspace/d/z": "z"}
-	h, err := st.CreateSession(t.Context(), outboard.Header{ID: "sesn_01w", Thread: "sthr_01w", Phase: outboard.PhaseIdle},
+	h, err := st.CreateSession(t.Context(), outboard.Header{ID: "sesn_01w", Thread: "sthr_01w",
+		Phase: outboard.PhaseIdle},
 		outboard.SessionConfig{}, outboard.NewEvent("sthr_01w", &outboard.SessionCreated{}))
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +171,8 @@ func TestWorkspacesHoldLittle(t *testing.T) {
 	for i := range entries {
 		entries[i] = deep + strconv.Itoa(i) + "="
 	}
-	h, err := st.CreateSession(t.Context(), outboard.Header{ID: "sesn_01held", Thread: "sthr_01held", Phase: outboard.PhaseIdle},
+	h, err := st.CreateSession(t.Context(), outboard.Header{ID: "sesn_01held", Thread: "sthr_01held",
+		Phase: outboard.PhaseIdle},
 		outboard.SessionConfig{}, outboard.NewEvent("sthr_01held", &outboard.SessionCreated{}))
 	if err != nil {
 		t.Fatal(err)

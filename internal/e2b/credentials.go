@@ -11,12 +11,13 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// credentialHeaders are those in which clients show credentials of this server. Programs in boxes have theirs in the same ones, so the values
-// decide which is which.
+// credentialHeaders are those in which clients show credentials of this server. Programs in boxes have theirs in
+// the same ones, so the values decide which is which.
 var credentialHeaders = []string{"Authorization", "X-Api-Key", "X-Access-Token"}
 
-// ownCredentials returns what of a request's credentialHeaders is meant for a program in box b. The rest opens something of this server: a client
-// that sends its key along with everything, as many do, would give it to whatever listens in the box.
+// ownCredentials returns what of a request's credentialHeaders is meant for a program in box b. The rest opens
+// something of this server: a client that sends its key along with everything, as many do, would give it to
+// whatever listens in the box.
 func (s *Server) ownCredentials(ctx context.Context, in http.Header, b *outboard.Box) (http.Header, error) {
 	own := http.Header{}
 	for _, name := range credentialHeaders {
@@ -46,7 +47,8 @@ func (s *Server) opens(ctx context.Context, value string, b *outboard.Box) (bool
 	return false, nil
 }
 
-// tokensIn are what may be a token in a header's value: each of its words, and of the name and password of basic authentication each.
+// tokensIn are what may be a token in a header's value: each of its words, and of the name and password of basic
+// authentication each.
 func tokensIn(value string) []string {
 	words := strings.Fields(value)
 	if len(words) == 2 && strings.EqualFold(words[0], "Basic") {

@@ -12,16 +12,21 @@ import (
 	"testing"
 )
 
-// If this fails, a program in a box gets a credential of the server that a client sends along, by any way to a port, or does not get its own.
+// If this fails, a program in a box gets a credential of the server that a client sends along, by any way to a
+// port, or does not get its own.
 func TestCredentialsStayOutside(t *testing.T) {
 	r := newRig(t)
 	var box sandboxOut
-	if status := r.api("POST", "/sandboxes", `{"templateID":"base","network":{"allowPublicTraffic":false}}`, &box); status != http.StatusCreated {
+	if status := r.api("POST", "/sandboxes", `{"templateID":"base","network":{"allowPublicTraffic":false}}`,
+		&box); status != http.StatusCreated {
 		t.Fatalf("a private box: %d", status)
 	}
 	t.Cleanup(func() { r.api("DELETE", "/sandboxes/"+box.SandboxID, "", nil) })
 	seen := make(chan http.Header, 1)
-	program := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { seen <- req.Header }))
+	program := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
+		req *http.Request) {
+		seen <- req.Header
+	}))
 	program.Config.Protocols = new(http.Protocols)
 	program.Config.Protocols.SetHTTP1(true)
 	program.Config.Protocols.SetUnencryptedHTTP2(true)
@@ -89,7 +94,8 @@ func TestCredentialsStayOutside(t *testing.T) {
 				t.Fatalf("%s, %s: %s", way, h.name, res.Status)
 			}
 			got := <-seen
-			if arrived := slices.Equal(got[h.name], []string{h.value}); arrived != h.arrives || !h.arrives && len(got[h.name]) != 0 {
+			if arrived := slices.Equal(got[h.name], []string{h.value}); arrived != h.arrives || !h.arrives &&
+				len(got[h.name]) != 0 {
 				t.Errorf("%s, %s: %q: the program gets %q", way, h.name, h.value, got[h.name])
 			}
 			if len(got[trafficHeader])+len(got["E2b-Sandbox-Id"])+len(got["E2b-Sandbox-Port"]) != 0 {

@@ -41,11 +41,11 @@ import (
 type Config struct {
 	Control *control.Control
 	Logger  *slog.Logger // nil = discard
-	// Domain is what the host names of boxes end in, with ":port" where that is not the scheme's own. "" = "localhost" with the port of
-	// each request, which browsers and curl resolve.
+	// Domain is what the host names of boxes end in, with ":port" where that is not the scheme's own. "" =
+	// "localhost" with the port of each request, which browsers and curl resolve.
 	Domain string
-	// PublicPorts lets everybody visit the ports of sandboxes whose makers did not say allowPublicTraffic, as E2B does. Otherwise they ask
-	// for the sandbox's traffic access token.
+	// PublicPorts lets everybody visit the ports of sandboxes whose makers did not say allowPublicTraffic, as
+	// E2B does. Otherwise they ask for the sandbox's traffic access token.
 	PublicPorts bool
 }
 
@@ -66,7 +66,8 @@ type Server struct {
 
 // New returns a server.
 func New(cfg Config) *Server {
-	s := &Server{ctl: cfg.Control, log: cfg.Logger, domain: cfg.Domain, public: cfg.PublicPorts, unzipped: maxUnzipped, began: time.Now().UTC()}
+	s := &Server{ctl: cfg.Control, log: cfg.Logger, domain: cfg.Domain, public: cfg.PublicPorts, unzipped: maxUnzipped,
+		began: time.Now().UTC()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -121,7 +122,8 @@ func (s *Server) recover(w http.ResponseWriter, r *http.Request) {
 	if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(v) // our own way to cut a connection
 	}
-	s.log.Error("e2b handler panicked", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+	s.log.Error("e2b handler panicked", "method", r.Method, "path", r.URL.Path, "panic", v, "stack",
+		string(debug.Stack()))
 	fail(w, outboard.Errorf(outboard.Internal, "panic"))
 }
 
@@ -136,7 +138,8 @@ func target(r *http.Request) (id outboard.BoxID, port uint16, ok bool, err error
 	box, _, _ = strings.Cut(box, "-") // older ids go on with a client's
 	n, perr := strconv.ParseUint(number, 10, 16)
 	if box == "" || perr != nil || n == 0 {
-		return "", 0, false, outboard.Errorf(outboard.Invalid, "E2b-Sandbox-Id and E2b-Sandbox-Port must name a sandbox and a port")
+		return "", 0, false, outboard.Errorf(outboard.Invalid,
+			"E2b-Sandbox-Id and E2b-Sandbox-Port must name a sandbox and a port")
 	}
 	return outboard.BoxID(strings.ToLower(box)), uint16(n), true, nil
 }
@@ -144,7 +147,8 @@ func target(r *http.Request) (id outboard.BoxID, port uint16, ok bool, err error
 // portName takes a host's name apart that is one of a box's port.
 func portName(host string) (number, box string, ok bool) {
 	label, _, found := strings.Cut(host, ".")
-	if number, box, ok = strings.Cut(label, "-"); !found || !ok || number == "" || strings.Trim(number, "0123456789") != "" {
+	if number, box, ok = strings.Cut(label, "-"); !found || !ok || number == "" ||
+		strings.Trim(number, "0123456789") != "" {
 		return "", "", false
 	}
 	return number, box, true
@@ -193,7 +197,8 @@ func fail(w http.ResponseWriter, err error) {
 	status, ok := statuses[outboard.KindOf(err)]
 	body := errorBody{Code: status, Message: outboard.PublicOf(err)}
 	if !ok {
-		status, body = http.StatusInternalServerError, errorBody{http.StatusInternalServerError, "internal server error"}
+		status, body = http.StatusInternalServerError, errorBody{http.StatusInternalServerError,
+			"internal server error"}
 	}
 	if status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "5")
@@ -215,5 +220,6 @@ func reply(w http.ResponseWriter, status int, v any) {
 
 // unary bounds what a box is asked.
 func unary(r *http.Request) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(r.Context(), unaryTimeout, outboard.Errorf(outboard.Unavailable, "the sandbox did not answer within %s", unaryTimeout))
+	return context.WithTimeoutCause(r.Context(), unaryTimeout, outboard.Errorf(outboard.Unavailable,
+		"the sandbox did not answer within %s", unaryTimeout))
 }

@@ -35,13 +35,16 @@ func TestSignature(t *testing.T) {
 		t.Errorf("signature %s, want %s", got, want)
 	}
 	b := &outboard.Box{Secret: secret}
-	if err := checkSignature(sign("path=hello.txt&username=user&signature="+url.QueryEscape(want)), b, time.Now()); err != nil {
+	if err := checkSignature(sign("path=hello.txt&username=user&signature="+url.QueryEscape(want)), b,
+		time.Now()); err != nil {
 		t.Errorf("a good signature: %v", err)
 	}
 	for what, query := range map[string]string{
-		"none": "path=hello.txt&username=user", "of another file": "path=other&username=user&signature=" + url.QueryEscape(want),
+		"none": "path=hello.txt&username=user", "of another file": "path=other&username=user&signature=" +
+			url.QueryEscape(want),
 		"of another user": "path=hello.txt&username=root&signature=" + url.QueryEscape(want),
-		"with an expiry":  "path=hello.txt&username=user&signature_expiration=99999999999&signature=" + url.QueryEscape(want),
+		"with an expiry": "path=hello.txt&username=user&signature_expiration=99999999999&signature=" +
+			url.QueryEscape(want),
 	} {
 		if err := checkSignature(sign(query), b, time.Now()); outboard.KindOf(err) != outboard.Unauthenticated {
 			t.Errorf("a signature %s: %v", what, err)
@@ -66,8 +69,10 @@ func TestTarget(t *testing.T) {
 		{"8000-boxb.localhost:7170", "boxa", "49983", "boxa:49983"}, // the headers come first
 		{"8000-boxb.localhost:7170", "", "", "boxb:8000"},
 		{"8000-BOXB-client.sbx.example.com", "", "", "boxb:8000"},
-		{"api.example.com", "", "", ""}, {"my-server.example.com", "", "", ""}, {"8000-boxb", "", "", ""}, {"[::1]:80", "", "", ""},
-		{"localhost", "boxa", "", "refused"}, {"localhost", "", "80", "refused"}, {"localhost", "boxa", "99999", "refused"},
+		{"api.example.com", "", "", ""}, {"my-server.example.com", "", "", ""}, {"8000-boxb", "", "", ""}, {"[::1]:80",
+			"", "", ""},
+		{"localhost", "boxa", "", "refused"}, {"localhost", "", "80", "refused"}, {"localhost", "boxa", "99999",
+			"refused"},
 		{"0-boxb.localhost", "", "", "refused"},
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
@@ -110,7 +115,8 @@ func TestPages(t *testing.T) {
 		for range 10 {
 			w := httptest.NewRecorder()
 			r := &request{Request: httptest.NewRequest("GET", "/v2/sandboxes?limit=4&nextToken="+token, nil), w: w}
-			rows, err := page(r, slices.Clone(all), func(b listedOut) pageKey { return pageKey{b.StartedAt, b.SandboxID} }, ascending)
+			rows, err := page(r, slices.Clone(all),
+				func(b listedOut) pageKey { return pageKey{b.StartedAt, b.SandboxID} }, ascending)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,7 +137,8 @@ func TestPages(t *testing.T) {
 		}
 	}
 	r := &request{Request: httptest.NewRequest("GET", "/v2/sandboxes?nextToken=forged", nil), w: httptest.NewRecorder()}
-	if _, err := page(r, all, func(b listedOut) pageKey { return pageKey{} }, false); outboard.KindOf(err) != outboard.Invalid {
+	if _, err := page(r, all, func(b listedOut) pageKey { return pageKey{} },
+		false); outboard.KindOf(err) != outboard.Invalid {
 		t.Errorf("a forged token: %v", err)
 	}
 	if m, err := metadataFilter("a%253Db=c%2526d&e=f"); err != nil || m["a=b"] != "c&d" || m["e"] != "f" {
@@ -208,46 +215,60 @@ func envelope(body string) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)
 }
 
-// If this fails, hostile or broken requests are believed, crash something, or are answered in a way that an SDK cannot read.
+// If this fails, hostile or broken requests are believed, crash something, or are answered in a way that an SDK
+// cannot read.
 func TestHostileRequests(t *testing.T) {
 	r := newRig(t)
 	for what, c := range map[string]struct {
 		method, path, body string
 		status             int
 	}{
-		"not JSON":                 {"POST", "/sandboxes", "{", 400},
-		"the wrong type":           {"POST", "/sandboxes", `{"templateID":5}`, 400},
-		"no template":              {"POST", "/sandboxes", `{}`, 400},
-		"no such template":         {"POST", "/sandboxes", `{"templateID":"none"}`, 404},
-		"an endless time":          {"POST", "/sandboxes", `{"templateID":"base","timeout":9223372036854775807}`, 400},
-		"a negative time":          {"POST", "/sandboxes", `{"templateID":"base","timeout":-1}`, 400},
-		"what is not built":        {"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.test":[{"transform":{"body":{}}}]}}}`, 501},
-		"a proxy beyond":           {"POST", "/sandboxes", `{"templateID":"base","network":{"egressProxy":{"address":"a.test:1080"}}}`, 403},
-		"a proxy to nowhere":       {"POST", "/sandboxes", `{"templateID":"base","allow_internet_access":false,"network":{"egressProxy":{"address":"a.test:1080"}}}`, 400},
-		"a proxy without a port":   {"POST", "/sandboxes", `{"templateID":"base","network":{"egressProxy":{"address":"a.test"}}}`, 400},
-		"a proxy of a password":    {"POST", "/sandboxes", `{"templateID":"base","network":{"egressProxy":{"address":"a.test:1080","password":"p"}}}`, 400},
-		"a network beyond":         {"POST", "/sandboxes", `{"templateID":"base","network":{"allowOut":["a.test"],"denyOut":["0.0.0.0/0"]}}`, 403},
-		"a network that is none":   {"POST", "/sandboxes", `{"templateID":"base","network":{"allowOut":["a.test:80"],"denyOut":["0.0.0.0/0"]}}`, 400},
-		"names beside the rest":    {"PUT", "/sandboxes/" + r.box.SandboxID + "/network", `{"allowOut":["a.test"]}`, 400},
-		"more than the server has": {"PUT", "/sandboxes/" + r.box.SandboxID + "/network", `{"allowOut":["a.test"],"denyOut":["0.0.0.0/0"]}`, 403},
-		"a volume":                 {"GET", "/volumes", "", 501},
-		"a template of no name":    {"POST", "/v3/templates", "{}", 400},
-		"a template off its path":  {"POST", "/v3/templates", `{"name":"../x"}`, 400},
-		"a tag like a build":       {"POST", "/v3/templates", `{"name":"x","tags":["00000000-0000-4000-8000-000000000000"]}`, 400},
+		"not JSON":         {"POST", "/sandboxes", "{", 400},
+		"the wrong type":   {"POST", "/sandboxes", `{"templateID":5}`, 400},
+		"no template":      {"POST", "/sandboxes", `{}`, 400},
+		"no such template": {"POST", "/sandboxes", `{"templateID":"none"}`, 404},
+		"an endless time":  {"POST", "/sandboxes", `{"templateID":"base","timeout":9223372036854775807}`, 400},
+		"a negative time":  {"POST", "/sandboxes", `{"templateID":"base","timeout":-1}`, 400},
+		"what is not built": {"POST", "/sandboxes",
+			`{"templateID":"base","network":{"rules":{"a.test":[{"transform":{"body":{}}}]}}}`, 501},
+		"a proxy beyond": {"POST", "/sandboxes",
+			`{"templateID":"base","network":{"egressProxy":{"address":"a.test:1080"}}}`, 403},
+		"a proxy to nowhere": {"POST", "/sandboxes",
+			`{"templateID":"base","allow_internet_access":false,"network":{"egressProxy":{"address":"a.test:1080"}}}`, 400},
+		"a proxy without a port": {"POST", "/sandboxes",
+			`{"templateID":"base","network":{"egressProxy":{"address":"a.test"}}}`, 400},
+		"a proxy of a password": {"POST", "/sandboxes",
+			`{"templateID":"base","network":{"egressProxy":{"address":"a.test:1080","password":"p"}}}`, 400},
+		"a network beyond": {"POST", "/sandboxes",
+			`{"templateID":"base","network":{"allowOut":["a.test"],"denyOut":["0.0.0.0/0"]}}`, 403},
+		"a network that is none": {"POST", "/sandboxes",
+			`{"templateID":"base","network":{"allowOut":["a.test:80"],"denyOut":["0.0.0.0/0"]}}`, 400},
+		"names beside the rest": {"PUT", "/sandboxes/" + r.box.SandboxID + "/network", `{"allowOut":["a.test"]}`,
+			400},
+		"more than the server has": {"PUT", "/sandboxes/" + r.box.SandboxID + "/network",
+			`{"allowOut":["a.test"],"denyOut":["0.0.0.0/0"]}`, 403},
+		"a volume":                {"GET", "/volumes", "", 501},
+		"a template of no name":   {"POST", "/v3/templates", "{}", 400},
+		"a template off its path": {"POST", "/v3/templates", `{"name":"../x"}`, 400},
+		"a tag like a build": {"POST", "/v3/templates",
+			`{"name":"x","tags":["00000000-0000-4000-8000-000000000000"]}`, 400},
 		"a secret":                 {"GET", "/secrets", "", 501},
 		"a template's publication": {"PATCH", "/v2/templates/x", `{"public":true}`, 501},
 		"a build of old":           {"POST", "/templates", `{"dockerfile":""}`, 501},
 		"what nobody has":          {"GET", "/sandboxes/" + r.box.SandboxID + "/nothing", "", 404},
 		"a template's other path":  {"GET", "/templates/x/y", "", 404},
 		"a query that is broken":   {"GET", "/v2/sandboxes?metadata=%zz", "", 400},
-		"a host that is none":      {"POST", "/sandboxes", `{"templateID":"base","network":{"maskRequestHost":"a b"}}`, 400},
-		"a host with a line more":  {"POST", "/sandboxes", `{"templateID":"base","network":{"maskRequestHost":"a\r\nX: y"}}`, 400},
+		"a host that is none": {"POST", "/sandboxes", `{"templateID":"base","network":{"maskRequestHost":"a b"}}`,
+			400},
+		"a host with a line more": {"POST", "/sandboxes",
+			`{"templateID":"base","network":{"maskRequestHost":"a\r\nX: y"}}`, 400},
 		"a path that is not there": {"GET", "/nowhere", "", 404},
 		"another method":           {"PATCH", "/sandboxes", "", 405},
 		"an id that is a path":     {"GET", "/sandboxes/..%2f..%2fetc", "", 404},
 		"an id with a NUL":         {"GET", "/sandboxes/box%00", "", 404},
 		"somebody else's id":       {"DELETE", "/sandboxes/" + string(outboard.NewBoxID()), "", 404},
-		"a huge body":              {"POST", "/sandboxes", `{"templateID":"` + strings.Repeat("x", maxJSON) + `"}`, 413},
+		"a huge body": {"POST", "/sandboxes", `{"templateID":"` + strings.Repeat("x", maxJSON) + `"}`,
+			413},
 	} {
 		var e errorBody
 		if status := r.api(c.method, c.path, c.body, &e); status != c.status || e.Code != c.status || e.Message == "" {
@@ -261,22 +282,31 @@ func TestHostileRequests(t *testing.T) {
 		change     func(*http.Request)
 		status     int
 	}{
-		"the positive control":  {"/process.Process/Start", "application/connect+json", good, nil, 200},
-		"no token":              {"/process.Process/Start", "application/connect+json", good, func(q *http.Request) { q.Header.Del("X-Access-Token") }, 401},
-		"a token that is wrong": {"/process.Process/List", "application/json", nil, func(q *http.Request) { q.Header.Set("X-Access-Token", r.key) }, 401},
-		"no such box":           {"/process.Process/List", "application/json", nil, func(q *http.Request) { q.Header.Set("E2b-Sandbox-Id", "boxnone") }, 502},
-		"a cut envelope":        {"/process.Process/Start", "application/connect+json", good[:7], nil, 415},
-		"a compressed one":      {"/process.Process/Start", "application/connect+json", append([]byte{1}, good[1:]...), nil, 415},
-		"a length that lies":    {"/process.Process/Start", "application/connect+json", []byte{0, 255, 255, 255, 255, '{'}, nil, 415},
-		"a binary message":      {"/process.Process/Start", "application/connect+proto", good, nil, 415},
-		"no such call":          {"/process.Process/Fly", "application/json", []byte("{}"), nil, 501},
-		"no such process":       {"/process.Process/SendSignal", "application/json", []byte(`{"process":{"pid":1},"signal":"SIGNAL_SIGKILL"}`), nil, 404},
-		"an odd signal":         {"/process.Process/SendSignal", "application/json", []byte(`{"process":{"pid":1},"signal":"SIGNAL_SIGHUP"}`), nil, 501},
-		"no such user":          {"/filesystem.Filesystem/Stat", "application/json", []byte(`{"path":"/"}`), func(q *http.Request) { q.SetBasicAuth("mallory", "") }, 401},
-		"the agent's inside":    {"/init", "application/json", []byte("{}"), nil, 404},
-		"metadata of control":   {"/files?path=x", "application/octet-stream", nil, func(q *http.Request) { q.Header["X-Metadata-A"] = []string{"caf\xe9"} }, 400},
-		"no file name":          {"/files", "application/octet-stream", nil, nil, 400},
-		"a form without parts":  {"/files", "multipart/form-data; boundary=b", []byte("--b\r\n"), nil, 400},
+		"the positive control": {"/process.Process/Start", "application/connect+json", good, nil, 200},
+		"no token": {"/process.Process/Start", "application/connect+json", good,
+			func(q *http.Request) { q.Header.Del("X-Access-Token") }, 401},
+		"a token that is wrong": {"/process.Process/List", "application/json", nil,
+			func(q *http.Request) { q.Header.Set("X-Access-Token", r.key) }, 401},
+		"no such box": {"/process.Process/List", "application/json", nil,
+			func(q *http.Request) { q.Header.Set("E2b-Sandbox-Id", "boxnone") }, 502},
+		"a cut envelope": {"/process.Process/Start", "application/connect+json", good[:7], nil, 415},
+		"a compressed one": {"/process.Process/Start", "application/connect+json", append([]byte{1}, good[1:]...),
+			nil, 415},
+		"a length that lies": {"/process.Process/Start", "application/connect+json",
+			[]byte{0, 255, 255, 255, 255, '{'}, nil, 415},
+		"a binary message": {"/process.Process/Start", "application/connect+proto", good, nil, 415},
+		"no such call":     {"/process.Process/Fly", "application/json", []byte("{}"), nil, 501},
+		"no such process": {"/process.Process/SendSignal", "application/json",
+			[]byte(`{"process":{"pid":1},"signal":"SIGNAL_SIGKILL"}`), nil, 404},
+		"an odd signal": {"/process.Process/SendSignal", "application/json",
+			[]byte(`{"process":{"pid":1},"signal":"SIGNAL_SIGHUP"}`), nil, 501},
+		"no such user": {"/filesystem.Filesystem/Stat", "application/json", []byte(`{"path":"/"}`),
+			func(q *http.Request) { q.SetBasicAuth("mallory", "") }, 401},
+		"the agent's inside": {"/init", "application/json", []byte("{}"), nil, 404},
+		"metadata of control": {"/files?path=x", "application/octet-stream", nil,
+			func(q *http.Request) { q.Header["X-Metadata-A"] = []string{"caf\xe9"} }, 400},
+		"no file name":         {"/files", "application/octet-stream", nil, nil, 400},
+		"a form without parts": {"/files", "multipart/form-data; boundary=b", []byte("--b\r\n"), nil, 400},
 		"a form without an end": {"/files", "multipart/form-data; boundary=b",
 			[]byte("--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\nabc"), nil, 400},
 	} {
@@ -290,13 +320,15 @@ func TestHostileRequests(t *testing.T) {
 	}
 }
 
-// If this fails, a range of a file, or an upload with directories, is not what was asked for, or a file runs as a page under a box's name.
+// If this fails, a range of a file, or an upload with directories, is not what was asked for, or a file runs as
+// a page under a box's name.
 func TestFiles(t *testing.T) {
 	r := newRig(t)
 	form := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"d/e/one.txt\"\r\n\r\n0123456789\r\n" +
 		"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"two.txt\"\r\n\r\n\r\n--b--\r\n"
 	var out []writtenOut
-	if status := r.do(r.envd("/files", "multipart/form-data; boundary=b", []byte(form)), &out); status != 200 || len(out) != 2 ||
+	if status := r.do(r.envd("/files", "multipart/form-data; boundary=b", []byte(form)), &out); status != 200 ||
+		len(out) != 2 ||
 		!strings.HasSuffix(out[0].Path, "/d/e/one.txt") || out[1].Name != "two.txt" {
 		t.Fatalf("uploading: %d %+v", status, out)
 	}
@@ -304,9 +336,11 @@ func TestFiles(t *testing.T) {
 		path, ask, want string
 		status          int
 	}{
-		"all": {"d/e/one.txt", "", "0123456789", 200}, "a part": {"d/e/one.txt", "bytes=3-5", "345", 206}, "the end": {"d/e/one.txt", "bytes=-2", "89", 206},
+		"all": {"d/e/one.txt", "", "0123456789", 200}, "a part": {"d/e/one.txt", "bytes=3-5", "345",
+			206}, "the end": {"d/e/one.txt", "bytes=-2", "89", 206},
 		"several parts": {"d/e/one.txt", "bytes=0-1,3-4", "0123456789", 200},
-		"beyond":        {"d/e/one.txt", "bytes=20-", "", 416}, "nothing": {"two.txt", "", "", 200}, "a directory": {"d", "", "", 400},
+		"beyond":        {"d/e/one.txt", "bytes=20-", "", 416}, "nothing": {"two.txt", "", "",
+			200}, "a directory": {"d", "", "", 400},
 		"none": {"none", "", "", 404},
 	} {
 		req := r.envd("/files?path="+c.path, "", nil)
@@ -320,15 +354,18 @@ func TestFiles(t *testing.T) {
 		}
 		b, err := io.ReadAll(res.Body)
 		res.Body.Close()
-		if err != nil || res.StatusCode != c.status || res.StatusCode < 300 && (string(b) != c.want || res.ContentLength != int64(len(c.want))) {
+		if err != nil || res.StatusCode != c.status || res.StatusCode < 300 &&
+			(string(b) != c.want || res.ContentLength != int64(len(c.want))) {
 			t.Errorf("%s: %d, %d bytes announced, %q, %v", what, res.StatusCode, res.ContentLength, b, err)
 		}
-		if h := res.Header; res.StatusCode < 300 && (h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Content-Security-Policy") != "sandbox") {
+		if h := res.Header; res.StatusCode < 300 && (h.Get("X-Content-Type-Options") != "nosniff" ||
+			h.Get("Content-Security-Policy") != "sandbox") {
 			t.Errorf("%s: a browser may take it for a page: %v", what, h)
 		}
 	}
 	var joined entryInfo
-	if status := r.do(r.envd("/files/compose", "application/json", []byte(`{"source_paths":["d/e/one.txt","two.txt","d/e/one.txt"],"destination":"all"}`)), &joined); status != 200 || joined.Size != "20" {
+	if status := r.do(r.envd("/files/compose", "application/json",
+		[]byte(`{"source_paths":["d/e/one.txt","two.txt","d/e/one.txt"],"destination":"all"}`)), &joined); status != 200 || joined.Size != "20" {
 		t.Errorf("composing: %d %+v", status, joined)
 	}
 }
@@ -337,7 +374,8 @@ func TestFiles(t *testing.T) {
 func TestTraffic(t *testing.T) {
 	r := newRig(t)
 	var box sandboxOut
-	if status := r.api("POST", "/sandboxes", `{"templateID":"base","network":{"allowPublicTraffic":false}}`, &box); status != 201 || box.TrafficAccessToken == nil {
+	if status := r.api("POST", "/sandboxes", `{"templateID":"base","network":{"allowPublicTraffic":false}}`,
+		&box); status != 201 || box.TrafficAccessToken == nil {
 		t.Fatalf("a private box: %d %+v", status, box)
 	}
 	defer r.api("DELETE", "/sandboxes/"+box.SandboxID, "", nil)
@@ -345,7 +383,8 @@ func TestTraffic(t *testing.T) {
 		id, token string
 		status    int
 	}{
-		"no token": {box.SandboxID, "", 403}, "a wrong one": {box.SandboxID, "x", 403}, "its secret": {box.SandboxID, box.EnvdAccessToken, 403},
+		"no token": {box.SandboxID, "", 403}, "a wrong one": {box.SandboxID, "x", 403}, "its secret": {box.SandboxID,
+			box.EnvdAccessToken, 403},
 		"the token":   {box.SandboxID, *box.TrafficAccessToken, 502}, // nothing listens: it was let in
 		"an open box": {r.box.SandboxID, "", 502},
 	} {
@@ -358,7 +397,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// If this fails, a stranger visits ports that nobody opened, or somebody reaches a port of Outboard's own inside a box, and so acts as the box.
+// If this fails, a stranger visits ports that nobody opened, or somebody reaches a port of Outboard's own inside
+// a box, and so acts as the box.
 func TestPortsAreTheirOwners(t *testing.T) {
 	r := rigOf(t, Config{})
 	make := func(network string) (b sandboxOut) {
@@ -404,7 +444,8 @@ func TestPortsAreTheirOwners(t *testing.T) {
 	}
 }
 
-// If this fails, a stranger makes the server read every box, or a signed address works no longer, or one organization's boxes push out another's.
+// If this fails, a stranger makes the server read every box, or a signed address works no longer, or one
+// organization's boxes push out another's.
 func TestSignedAddressesOfNoBox(t *testing.T) {
 	r := newRig(t)
 	get := func(secret string) int {
@@ -427,14 +468,16 @@ func TestSignedAddressesOfNoBox(t *testing.T) {
 	var h handed
 	h.add(&outboard.Box{ID: "theirs", Org: "a", Secret: "theirs"})
 	for i := range 2 * maxHanded {
-		h.add(&outboard.Box{ID: outboard.BoxID(fmt.Sprint(i)), Org: outboard.OrgID(fmt.Sprint("b", i/maxHandedOrg%20)), Secret: fmt.Sprint(i)})
+		h.add(&outboard.Box{ID: outboard.BoxID(fmt.Sprint(i)), Org: outboard.OrgID(fmt.Sprint("b", i/maxHandedOrg%20)),
+			Secret: fmt.Sprint(i)})
 	}
 	if len(h.list) > maxHanded || h.list[0].id != "theirs" {
 		t.Errorf("%d secrets are kept, the oldest of %s", len(h.list), h.list[0].id)
 	}
 }
 
-// If this fails, somebody who was removed goes on in a box that they made, with its tokens: by new requests, or in one that is under way.
+// If this fails, somebody who was removed goes on in a box that they made, with its tokens: by new requests, or
+// in one that is under way.
 func TestBoxOfSomebodyWhoWasRemoved(t *testing.T) {
 	srv := outboardtest.Start(t, outboardtest.Options{NoRunner: true})
 	s := New(Config{Control: srv.Control, PublicPorts: true})
@@ -448,7 +491,8 @@ func TestBoxOfSomebodyWhoWasRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, hers, err := srv.Control.CreateKey(t.Context(), admin, control.KeyRequest{Name: "ann", Role: outboard.RoleAdmin, User: ann.ID})
+	_, hers, err := srv.Control.CreateKey(t.Context(), admin, control.KeyRequest{Name: "ann", Role: outboard.RoleAdmin,
+		User: ann.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -469,7 +513,8 @@ func TestBoxOfSomebodyWhoWasRemoved(t *testing.T) {
 	rigs := map[string]*rig{}
 	for what, key := range map[string]string{"hers": hers, "her program's": program, "another's": srv.Key} {
 		r := &rig{t: t, srv: s, url: h.URL, key: APIKey(key)}
-		if status := r.api("POST", "/sandboxes", `{"templateID":"base","timeout":600}`, &r.box); status != http.StatusCreated {
+		if status := r.api("POST", "/sandboxes", `{"templateID":"base","timeout":600}`,
+			&r.box); status != http.StatusCreated {
 			t.Fatalf("creating a sandbox: %d", status)
 		}
 		end := &rig{t: t, url: h.URL, key: APIKey(srv.Key)}
@@ -479,7 +524,8 @@ func TestBoxOfSomebodyWhoWasRemoved(t *testing.T) {
 		}
 		rigs[what] = r
 	}
-	res, err := http.DefaultClient.Do(rigs["hers"].envd("/process.Process/Start", "application/connect+json", envelope(`{"process":{"cmd":"sleep","args":["600"]}}`)))
+	res, err := http.DefaultClient.Do(rigs["hers"].envd("/process.Process/Start", "application/connect+json",
+		envelope(`{"process":{"cmd":"sleep","args":["600"]}}`)))
 	if err != nil || res.StatusCode != 200 {
 		t.Fatalf("a stream: %v", err)
 	}
@@ -490,7 +536,9 @@ func TestBoxOfSomebodyWhoWasRemoved(t *testing.T) {
 	if _, err := srv.Control.RemoveUser(t.Context(), admin, ann.ID); err != nil {
 		t.Fatal(err)
 	}
-	for what, want := range map[string][2]int{"hers": {403, 403}, "her program's": {403, 403}, "another's": {200, 502}} { // 502: nothing listens
+	// 502: nothing listens
+	for what, want := range map[string][2]int{"hers": {403, 403}, "her program's": {403, 403},
+		"another's": {200, 502}} {
 		if got := [2]int{list(rigs[what]), port(rigs[what])}; got != want {
 			t.Errorf("%s, after: %d, want %d", what, got, want)
 		}
@@ -506,7 +554,8 @@ func TestBoxOfSomebodyWhoWasRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, srv: s, url: h.URL, key: APIKey(tenant)}
-	if status := r.api("POST", "/sandboxes", `{"templateID":"base","timeout":600}`, &r.box); status != http.StatusCreated || list(r) != 200 {
+	if status := r.api("POST", "/sandboxes", `{"templateID":"base","timeout":600}`,
+		&r.box); status != http.StatusCreated || list(r) != 200 {
 		t.Fatalf("a sandbox of another organization: %d", status)
 	}
 	t.Cleanup(func() { _ = srv.Control.KillBox(context.Background(), inside, outboard.BoxID(r.box.SandboxID)) })
@@ -525,20 +574,23 @@ func TestBoxOfSomebodyWhoWasRemoved(t *testing.T) {
 	}
 }
 
-// If this fails, a port whose program speaks TLS itself is not reached, one that does not is asked for it, or a box does not show which is which.
+// If this fails, a port whose program speaks TLS itself is not reached, one that does not is asked for it, or a
+// box does not show which is which.
 func TestTLSPorts(t *testing.T) {
 	r := newRig(t)
 	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusTeapot)
 		fmt.Fprint(w, r.TLS != nil, r.Header.Get("X-Forwarded-Host"))
 	})
-	secure, plain := httptest.NewTLSServer(answer), httptest.NewServer(answer) // the box's programs are plain processes here
+	// the box's programs are plain processes here
+	secure, plain := httptest.NewTLSServer(answer), httptest.NewServer(answer)
 	defer secure.Close()
 	defer plain.Close()
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	port := func(s *httptest.Server) int { return s.Listener.Addr().(*net.TCPAddr).Port }
 	var box sandboxOut
-	if status := r.api("POST", "/sandboxes", fmt.Sprintf(`{"templateID":"base","network":{"httpsPorts":[%d]}}`, port(secure)), &box); status != 201 {
+	if status := r.api("POST", "/sandboxes", fmt.Sprintf(`{"templateID":"base","network":{"httpsPorts":[%d]}}`,
+		port(secure)), &box); status != 201 {
 		t.Fatalf("a box with a TLS port: %d", status)
 	}
 	defer r.api("DELETE", "/sandboxes/"+box.SandboxID, "", nil)
@@ -560,15 +612,18 @@ func TestTLSPorts(t *testing.T) {
 	var shown struct {
 		Network struct{ HTTPSPorts []int }
 	}
-	if r.api("GET", "/sandboxes/"+box.SandboxID, "", &shown); !slices.Equal(shown.Network.HTTPSPorts, []int{port(secure)}) {
+	if r.api("GET", "/sandboxes/"+box.SandboxID, "", &shown); !slices.Equal(shown.Network.HTTPSPorts,
+		[]int{port(secure)}) {
 		t.Errorf("shown are %v", shown.Network.HTTPSPorts)
 	}
 	for _, bad := range []string{`[0]`, `[65536]`, `[49983]`, `[3128]`} {
-		if status := r.api("POST", "/sandboxes", `{"templateID":"base","network":{"httpsPorts":`+bad+`}}`, nil); status != http.StatusBadRequest {
+		if status := r.api("POST", "/sandboxes", `{"templateID":"base","network":{"httpsPorts":`+bad+`}}`,
+			nil); status != http.StatusBadRequest {
 			t.Errorf("%s: %d", bad, status)
 		}
 	}
-	if status := r.api("PUT", "/sandboxes/"+box.SandboxID+"/network", `{"httpsPorts":[1]}`, nil); status != http.StatusBadRequest {
+	if status := r.api("PUT", "/sandboxes/"+box.SandboxID+"/network", `{"httpsPorts":[1]}`,
+		nil); status != http.StatusBadRequest {
 		t.Errorf("set later: %d", status)
 	}
 }
@@ -599,14 +654,19 @@ func TestCookiesAreOfOneName(t *testing.T) {
 	program := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Set-Cookie"] = []string{"early=1; Domain=localhost"}
 		w.WriteHeader(http.StatusEarlyHints)
-		w.Header()["Set-Cookie"] = []string{"a=1; Domain=localhost; Path=/", "b=2;domain = .localhost ; HttpOnly", "c=domain; Path=/; DOMAIN", "Domain=x; Secure"}
+		w.Header()["Set-Cookie"] = []string{"a=1; Domain=localhost; Path=/", "b=2;domain = .localhost ; HttpOnly",
+			"c=domain; Path=/; DOMAIN", "Domain=x; Secure"}
 	}))
 	defer program.Close()
 	req, _ := http.NewRequest("GET", r.url, nil)
 	req.Host = fmt.Sprintf("%d-%s.localhost", program.Listener.Addr().(*net.TCPAddr).Port, r.box.SandboxID)
 	var early []string
 	res, err := http.DefaultClient.Do(req.WithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-		Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { early = append(early, h["Set-Cookie"]...); return nil }})))
+		Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			early = append(early,
+				h["Set-Cookie"]...)
+			return nil
+		}})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -614,7 +674,8 @@ func TestCookiesAreOfOneName(t *testing.T) {
 	if !slices.Equal(early, []string{"early=1"}) {
 		t.Errorf("before the answer: %q", early)
 	}
-	if got, want := res.Header["Set-Cookie"], []string{"a=1; Path=/", "b=2; HttpOnly", "c=domain; Path=/", "Domain=x; Secure"}; !slices.Equal(got, want) {
+	if got, want := res.Header["Set-Cookie"], []string{"a=1; Path=/", "b=2; HttpOnly", "c=domain; Path=/",
+		"Domain=x; Secure"}; !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
@@ -659,7 +720,8 @@ func TestStrangersCostTheSame(t *testing.T) {
 		few[what] = cost(make)
 	}
 	for range 300 {
-		b := outboard.Box{ID: outboard.NewBoxID(), State: outboard.BoxPaused, Secret: "s", CreatedAt: time.Now(), EndAt: time.Now().Add(time.Hour)}
+		b := outboard.Box{ID: outboard.NewBoxID(), State: outboard.BoxPaused, Secret: "s", CreatedAt: time.Now(),
+			EndAt: time.Now().Add(time.Hour)}
 		if err := r.back.Store.AddBox(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}

@@ -21,7 +21,8 @@ type goneBody struct {
 
 // gone answers that a box is not there, or not running: 502 is what the SDKs take for that.
 func gone(w http.ResponseWriter, id outboard.BoxID) {
-	reply(w, http.StatusBadGateway, goneBody{SandboxID: string(id), Message: "The sandbox was not found", Code: http.StatusBadGateway})
+	reply(w, http.StatusBadGateway, goneBody{SandboxID: string(id), Message: "The sandbox was not found",
+		Code: http.StatusBadGateway})
 }
 
 // visit is a request to a box.
@@ -97,7 +98,8 @@ func cors(w http.ResponseWriter) {
 	h.Set("Access-Control-Allow-Origin", "*")
 	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, PATCH, DELETE")
 	h.Set("Access-Control-Allow-Headers", "*")
-	h.Set("Access-Control-Expose-Headers", "Grpc-Status, Grpc-Message, Grpc-Status-Details-Bin, Content-Disposition, Content-Range")
+	h.Set("Access-Control-Expose-Headers", "Grpc-Status, Grpc-Message, Grpc-Status-Details-Bin, "+
+		"Content-Disposition, Content-Range")
 	h.Set("Access-Control-Max-Age", "7200")
 }
 
@@ -187,7 +189,8 @@ func (v *visit) metrics() {
 	if len(samples) > 0 {
 		m = showSample(samples[len(samples)-1])
 	}
-	reply(v.w, http.StatusOK, map[string]any{"ts": m.TimestampUnix, "cpu_count": m.CPUCount, "cpu_used_pct": m.CPUUsedPct,
-		"mem_total": m.MemTotal, "mem_used": m.MemUsed, "mem_cache": m.MemCache, "mem_total_mib": m.MemTotal >> 20,
+	reply(v.w, http.StatusOK, map[string]any{"ts": m.TimestampUnix, "cpu_count": m.CPUCount,
+		"cpu_used_pct": m.CPUUsedPct,
+		"mem_total":    m.MemTotal, "mem_used": m.MemUsed, "mem_cache": m.MemCache, "mem_total_mib": m.MemTotal >> 20,
 		"mem_used_mib": m.MemUsed >> 20, "disk_used": m.DiskUsed, "disk_total": m.DiskTotal})
 }

@@ -25,12 +25,13 @@ type exchange struct {
 	bodyInside string // what the program got
 }
 
-// If this fails, a client that asks whether to send its body (Expect: 100-continue) is told so twice, or before the program has agreed; or a program
-// that refuses is sent the body all the same.
+// If this fails, a client that asks whether to send its body (Expect: 100-continue) is told so twice, or before
+// the program has agreed; or a program that refuses is sent the body all the same.
 func TestBodyThatIsAskedFor(t *testing.T) {
 	r, patient := newRig(t), newRig(t)
 	patient.srv.ports.ExpectContinueTimeout = time.Minute // so that no program here is late on a busy machine
-	const agree, refuse = "HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 417 Expectation Failed\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+	const agree, refuse = "HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 417 Expectation Failed\r\nContent-Length: " +
+		"0\r\nConnection: close\r\n\r\n"
 	for _, c := range []exchange{
 		{"agrees", "Expect: 100-continue\r\n", false, agree, true, 1, 200, "hello"},
 		{"agrees late", "Expect: 100-continue\r\n", true, agree, true, 1, 200, "hello"},
@@ -65,7 +66,8 @@ func (c *exchange) run(t *testing.T, r *rig) {
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %d-%s.localhost\r\n%sConnection: close\r\nContent-Length: 5\r\n\r\n", program.Addr().(*net.TCPAddr).Port, r.box.SandboxID, c.ask)
+	fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %d-%s.localhost\r\n%sConnection: close\r\nContent-Length: 5\r\n\r\n",
+		program.Addr().(*net.TCPAddr).Port, r.box.SandboxID, c.ask)
 	if c.ask == "" {
 		fmt.Fprint(conn, "hello")
 	}

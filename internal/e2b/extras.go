@@ -38,7 +38,8 @@ func (s *Server) snapshot(r *request) (int, any, error) {
 	}
 	name, tag, tagged, err := ownName(in.Name)
 	if err == nil && tagged && tag != outboard.DefaultTag {
-		err = outboard.Errorf(outboard.Unimplemented, "a snapshot has no tag but %s here: leave %q out", outboard.DefaultTag, ":"+clip(tag))
+		err = outboard.Errorf(outboard.Unimplemented, "a snapshot has no tag but %s here: leave %q out",
+			outboard.DefaultTag, ":"+clip(tag))
 	}
 	if err != nil {
 		return 0, nil, err
@@ -113,8 +114,9 @@ type metricOut struct {
 }
 
 func showSample(m control.BoxSample) metricOut {
-	return metricOut{Timestamp: m.At, TimestampUnix: m.At.Unix(), CPUCount: max(1, int(m.CPUs+0.5)), CPUUsedPct: m.CPUPercent,
-		MemUsed: m.Memory, MemTotal: m.MemoryMax, MemCache: m.Cache, DiskUsed: m.Disk, DiskTotal: m.DiskMax}
+	return metricOut{Timestamp: m.At, TimestampUnix: m.At.Unix(), CPUCount: max(1, int(m.CPUs+0.5)),
+		CPUUsedPct: m.CPUPercent,
+		MemUsed:    m.Memory, MemTotal: m.MemoryMax, MemCache: m.Cache, DiskUsed: m.Disk, DiskTotal: m.DiskMax}
 }
 
 // unix reads a parameter in seconds, or in milliseconds where scale says so.
@@ -159,7 +161,8 @@ func (s *Server) metrics(r *request) (int, any, error) {
 func (s *Server) metricsOf(r *request) (int, any, error) {
 	ids := splitList(r.URL.Query()["sandbox_ids"])
 	if len(ids) == 0 || len(ids) > 100 {
-		return 0, nil, outboard.Errorf(outboard.Invalid, "sandbox_ids must be the ids of 1 to 100 sandboxes, with commas between them, not of %d", len(ids))
+		return 0, nil, outboard.Errorf(outboard.Invalid, "sandbox_ids must be the ids of 1 to 100 sandboxes, with "+
+			"commas between them, not of %d", len(ids))
 	}
 	out := map[string]metricOut{}
 	for _, id := range ids {
@@ -207,7 +210,8 @@ func (s *Server) lines(r *request, cursor string, most int) ([]logOut, error) {
 	}
 	search := r.URL.Query().Get("search")
 	if len(search) > maxSearch {
-		return nil, outboard.Errorf(outboard.Invalid, "search must have at most %d bytes, not %d", maxSearch, len(search))
+		return nil, outboard.Errorf(outboard.Invalid, "search must have at most %d bytes, not %d", maxSearch,
+			len(search))
 	}
 	log, err := s.ctl.BoxLog(r.Context(), r.by, r.id())
 	if err != nil {

@@ -31,15 +31,15 @@ const (
 	maxParts     = 1000
 )
 
-// maxUnzipped bounds a body that comes compressed, which may be a thousand times what was sent: as much as a box can be restored with. What comes
-// plain costs its client what it costs us.
+// maxUnzipped bounds a body that comes compressed, which may be a thousand times what was sent: as much as a box
+// can be restored with. What comes plain costs its client what it costs us.
 const maxUnzipped = 8 << 30
 
 // maxZippedExtra is how much larger a compressed body may be than what it unpacks to.
 const maxZippedExtra = 16 << 20
 
-// unzip holds a compressed body until it is known to be whole, and returns what it unpacks to: of one that breaks off, or that is followed by
-// something else, no file is touched. The caller closes it.
+// unzip holds a compressed body until it is known to be whole, and returns what it unpacks to: of one that
+// breaks off, or that is followed by something else, no file is touched. The caller closes it.
 func (s *Server) unzip(body io.Reader) (io.ReadCloser, error) {
 	from := &source{r: io.LimitReader(body, s.unzipped+maxZippedExtra)} // many empty parts unpack to nothing
 	whole, err := s.ctl.Hold(from, func(r io.Reader) error {
@@ -101,7 +101,8 @@ type unzipped struct {
 func (u *unzipped) Read(p []byte) (int, error) {
 	n, err := u.r.Read(p)
 	if u.left -= int64(n); u.left < 0 {
-		return 0, outboard.Errorf(outboard.TooLarge, "the body is larger than %d bytes when it is unpacked: send large files without Content-Encoding", u.most)
+		return 0, outboard.Errorf(outboard.TooLarge, "the body is larger than %d bytes when it is unpacked: send "+
+			"large files without Content-Encoding", u.most)
 	}
 	return n, err
 }
@@ -131,7 +132,8 @@ func signed(r *http.Request, secret string) bool {
 	return control.HasSecret(signature(r, secret), r.URL.Query().Get("signature"))
 }
 
-// Bounds of the secrets that are tried for a signature that names no box. One organization does not push the others' out.
+// Bounds of the secrets that are tried for a signature that names no box. One organization does not push the
+// others' out.
 const (
 	maxHanded    = 1024
 	maxHandedOrg = 64
@@ -139,8 +141,9 @@ const (
 	maxSigned = 8 << 10
 )
 
-// handed remembers the secrets of boxes that this process gave to a client lately. The SDKs sign addresses that do not say which box they
-// are for. Trying these alone is bounded work without a look into the store, whoever asks, and however many boxes there are.
+// handed remembers the secrets of boxes that this process gave to a client lately. The SDKs sign addresses that
+// do not say which box they are for. Trying these alone is bounded work without a look into the store, whoever
+// asks, and however many boxes there are.
 type handed struct {
 	mu   sync.Mutex
 	list []handedBox // oldest first
@@ -152,8 +155,8 @@ type handedBox struct {
 	secret string
 }
 
-// add remembers a box, as the newest of its organization. Where there is no space for it the oldest is forgotten: of the same organization
-// when that has its share, else of the one that has most.
+// add remembers a box, as the newest of its organization. Where there is no space for it the oldest is
+// forgotten: of the same organization when that has its share, else of the one that has most.
 func (h *handed) add(b *outboard.Box) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -239,7 +242,8 @@ func (v *visit) readFile() {
 		h.Set("Content-Type", "application/octet-stream")
 	}
 	if strings.Contains(v.Header.Get("Range"), ",") {
-		v.Header.Del("Range") // several parts are read by a goroutine of net/http's, which may go on when content is stopped
+		// several parts are read by a goroutine of net/http's, which may go on when content is stopped
+		v.Header.Del("Range")
 	}
 	content := &remote{ctx: ctx, m: v.m, ref: ref, size: e.Size}
 	defer content.stop()
@@ -412,8 +416,10 @@ func (v *visit) metadata() (map[string]string, error) {
 			continue
 		}
 		key = strings.ToLower(key)
-		if key == "" || len(key) > maxMetaKey || strings.ContainsFunc(key+values[0], func(r rune) bool { return r < ' ' || r > '~' }) {
-			return nil, outboard.Errorf(outboard.Invalid, "metadata %q must be printable ASCII of at most %d bytes", key, maxMetaKey)
+		if key == "" || len(key) > maxMetaKey || strings.ContainsFunc(key+values[0],
+			func(r rune) bool { return r < ' ' || r > '~' }) {
+			return nil, outboard.Errorf(outboard.Invalid, "metadata %q must be printable ASCII of at most %d bytes",
+				key, maxMetaKey)
 		}
 		total += len(key) + len(values[0])
 		out[key] = values[0]
@@ -436,7 +442,8 @@ func (v *visit) compose() {
 		return
 	}
 	if len(in.Sources) == 0 || len(in.Sources) > maxParts || in.Destination == "" {
-		fail(v.w, outboard.Errorf(outboard.Invalid, "source_paths must have 1 to %d entries, and destination is required", maxParts))
+		fail(v.w, outboard.Errorf(outboard.Invalid, "source_paths must have 1 to %d entries, and destination is "+
+			"required", maxParts))
 		return
 	}
 	ref := func(p string) control.FileRef {
@@ -474,8 +481,8 @@ func (v *visit) compose() {
 	reply(v.w, http.StatusOK, showEntry(e))
 }
 
-// joinable finds what cannot be joined before the destination is touched: a part that is no file, or that is the destination itself, which
-// would be emptied while it is read, and removed at the end.
+// joinable finds what cannot be joined before the destination is touched: a part that is no file, or that is the
+// destination itself, which would be emptied while it is read, and removed at the end.
 func (v *visit) joinable(names []string, to string, ref func(string) control.FileRef) error {
 	into, err := v.m.Stat(v.Context(), ref(to))
 	if r, ok := errors.AsType[*control.Refusal](err); err != nil && (!ok || r.Code != "not_found") {

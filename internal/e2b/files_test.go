@@ -35,7 +35,8 @@ func (r *rig) content(name string) (status int, text string) {
 func TestCompose(t *testing.T) {
 	r := newRig(t)
 	compose := func(to string, from ...string) int {
-		return r.do(r.envd("/files/compose", "application/json", []byte(jsonOf(map[string]any{"source_paths": from, "destination": to}))), nil)
+		return r.do(r.envd("/files/compose", "application/json",
+			[]byte(jsonOf(map[string]any{"source_paths": from, "destination": to}))), nil)
 	}
 	write := func(name, text string) {
 		t.Helper()
@@ -56,12 +57,14 @@ func TestCompose(t *testing.T) {
 	if status := compose("b", "a", "none"); status != 404 || read("a") != "200 one" || read("b") != "200 two" {
 		t.Errorf("of a part that is not there: %d, then %q and %q", status, read("a"), read("b"))
 	}
-	if status := compose("c", "a", "b"); status != 200 || read("c") != "200 onetwo" || !strings.HasPrefix(read("a"), "404 ") {
+	if status := compose("c", "a", "b"); status != 200 || read("c") != "200 onetwo" ||
+		!strings.HasPrefix(read("a"), "404 ") {
 		t.Errorf("of both: %d, then %q and %q", status, read("c"), read("a"))
 	}
 }
 
-// If this fails, some kilobytes of a compressed body keep the server unpacking for as long as its sender likes, also what no file is made of.
+// If this fails, some kilobytes of a compressed body keep the server unpacking for as long as its sender likes,
+// also what no file is made of.
 func TestCompressedBodyIsBounded(t *testing.T) {
 	const most = 1 << 20
 	r := newRig(t)
@@ -83,11 +86,13 @@ func TestCompressedBodyIsBounded(t *testing.T) {
 		body       []byte
 		status     int
 	}{
-		"what fits":            {"/files?path=f", "", zipped("", most), 200},
-		"a byte more":          {"/files?path=f", "", zipped("", most+1), 413},
-		"a part that fits":     {"/files", "multipart/form-data; boundary=b", zipped(part("file")+"x\r\n--b--\r\n", most), 200},
+		"what fits":   {"/files?path=f", "", zipped("", most), 200},
+		"a byte more": {"/files?path=f", "", zipped("", most+1), 413},
+		"a part that fits": {"/files", "multipart/form-data; boundary=b",
+			zipped(part("file")+"x\r\n--b--\r\n", most), 200},
 		"a part that does not": {"/files", "multipart/form-data; boundary=b", zipped(part("file"), most+1), 413},
-		"a part of no file":    {"/files", "multipart/form-data; boundary=b", zipped(part("file")+"x\r\n"+part("other"), most+1), 413},
+		"a part of no file": {"/files", "multipart/form-data; boundary=b",
+			zipped(part("file")+"x\r\n"+part("other"), most+1), 413},
 	} {
 		req := r.envd(c.path, c.kind, c.body)
 		req.Header.Set("Content-Encoding", "gzip")
@@ -97,7 +102,8 @@ func TestCompressedBodyIsBounded(t *testing.T) {
 	}
 }
 
-// If this fails, a compressed upload that broke off leaves a torn file, or some of its files, in the place of what was there.
+// If this fails, a compressed upload that broke off leaves a torn file, or some of its files, in the place of
+// what was there.
 func TestCompressedBodyIsWholeOrNothing(t *testing.T) {
 	r := newRig(t)
 	r.srv.unzipped = 2 << 20
@@ -106,7 +112,8 @@ func TestCompressedBodyIsWholeOrNothing(t *testing.T) {
 	form := func(files ...string) string {
 		var b strings.Builder
 		for _, f := range files {
-			b.WriteString("--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"" + f + "\"\r\n\r\n" + text + "\r\n")
+			b.WriteString("--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"" + f + "\"\r\n\r\n" +
+				text + "\r\n")
 		}
 		return b.String() + "--b--\r\n"
 	}
@@ -161,7 +168,8 @@ func TestCompressedBodyIsWholeOrNothing(t *testing.T) {
 			t.Errorf("%s: %d %v, want %d", c.what, status, told, c.status)
 		}
 		there, fresh := read("there"), read("new")
-		if c.status != 200 && (there != old || fresh != "" || !strings.Contains(fmt.Sprint(told), "nothing of it was written")) {
+		if c.status != 200 && (there != old || fresh != "" ||
+			!strings.Contains(fmt.Sprint(told), "nothing of it was written")) {
 			t.Errorf("%s: %d bytes are there, and %d new; told %v", c.what, len(there), len(fresh), told)
 		}
 		if c.status == 200 && there != text {

@@ -33,8 +33,10 @@ type entryInfo struct {
 const attrSpace = "e2b."
 
 func showEntry(e control.Entry) entryInfo {
-	out := entryInfo{Name: path.Base(string(e.Path)), Type: "FILE_TYPE_FILE", Path: string(e.Path), Size: strconv.FormatInt(e.Size, 10), Mode: e.Mode,
-		Owner: e.Owner, Group: e.Group, ModifiedTime: time.UnixMicro(e.ModTime).UTC(), SymlinkTarget: string(e.Target), Metadata: metadataOf(e)}
+	out := entryInfo{Name: path.Base(string(e.Path)), Type: "FILE_TYPE_FILE", Path: string(e.Path),
+		Size: strconv.FormatInt(e.Size, 10), Mode: e.Mode,
+		Owner: e.Owner, Group: e.Group, ModifiedTime: time.UnixMicro(e.ModTime).
+			UTC(), SymlinkTarget: string(e.Target), Metadata: metadataOf(e)}
 	mode := fs.FileMode(e.Mode & 0o777)
 	switch e.Kind {
 	case "directory":
@@ -139,8 +141,10 @@ func (v *visit) event(ctx context.Context, in pathIn, e control.Change) (fsEvent
 	return out, out.Type != ""
 }
 
-// eventTypes maps what happened to the wire. That events were lost has no word there: the stream goes on, as the original's does.
-var eventTypes = map[string]string{"create": "EVENT_TYPE_CREATE", "write": "EVENT_TYPE_WRITE", "remove": "EVENT_TYPE_REMOVE",
+// eventTypes maps what happened to the wire. That events were lost has no word there: the stream goes on, as the
+// original's does.
+var eventTypes = map[string]string{"create": "EVENT_TYPE_CREATE", "write": "EVENT_TYPE_WRITE",
+	"remove": "EVENT_TYPE_REMOVE",
 	"rename": "EVENT_TYPE_RENAME", "chmod": "EVENT_TYPE_CHMOD"}
 
 type watchOut struct {
@@ -183,8 +187,9 @@ type watchers struct {
 type holding struct{ watchers, bytes int }
 
 const (
-	// maxWatchers bounds the watchers of one owner's boxes, and maxHeld the bytes of events that they keep for their clients: per owner, as
-	// sandboxes are counted, so that nobody can take what others need. maxWatched is what one watcher keeps of it.
+	// maxWatchers bounds the watchers of one owner's boxes, and maxHeld the bytes of events that they keep for
+	// their clients: per owner, as sandboxes are counted, so that nobody can take what others need. maxWatched
+	// is what one watcher keeps of it.
 	maxWatchers = 256
 	maxHeld     = 32 << 20
 	maxWatched  = 2 << 20
@@ -204,7 +209,8 @@ type watcher struct {
 }
 
 func (ws *watchers) init() {
-	ws.ctx, ws.stop = context.WithCancel(context.Background()) // of the watches, which outlive the requests that make them
+	// of the watches, which outlive the requests that make them
+	ws.ctx, ws.stop = context.WithCancel(context.Background())
 	ws.byID, ws.held = map[string]*watcher{}, map[string]*holding{}
 }
 
@@ -220,10 +226,12 @@ func (v *visit) createWatcher(ctx context.Context, body []byte) (any, error) {
 	}
 	ws := &v.s.watchers
 	run, cancel := context.WithCancel(ws.ctx)
-	w, id := &watcher{box: string(v.box.ID), owner: cmp.Or(string(v.box.Person), string(v.box.Owner)), cancel: cancel}, rand.Text()
+	w, id := &watcher{box: string(v.box.ID), owner: cmp.Or(string(v.box.Person), string(v.box.Owner)),
+		cancel: cancel}, rand.Text()
 	if !ws.add(id, w) {
 		cancel()
-		return nil, &rpcError{"resource_exhausted", "the sandboxes of their owner have " + strconv.Itoa(maxWatchers) + " watchers already"}
+		return nil, &rpcError{"resource_exhausted", "the sandboxes of their owner have " + strconv.Itoa(maxWatchers) +
+			" watchers already"}
 	}
 	ready := make(chan error, 2) // that it is ready, and how it ended
 	ref := v.ref(in.Path)

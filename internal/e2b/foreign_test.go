@@ -27,18 +27,20 @@ var foreignBodies = map[string]string{
 	"GET /templates/{}/builds/{}/logs": "",
 }
 
-// Fails if a sandbox or template of another organization gives anything else than one that never was, at any route of the control
-// plane; or if a route was added that nobody thought about.
+// Fails if a sandbox or template of another organization gives anything else than one that never was, at any
+// route of the control plane; or if a route was added that nobody thought about.
 func TestForeignOrganization(t *testing.T) {
 	srv := outboardtest.Start(t, outboardtest.Options{NoRunner: true})
 	s := New(Config{Control: srv.Control})
 	h := httptest.NewServer(s)
 	t.Cleanup(func() { h.CloseClientConnections(); h.Close(); s.Close() })
 	const stranger = "obk_stranger"
-	if err := srv.Store.AddOrg(t.Context(), outboard.Organization{ID: "org_second", Name: "second", CreatedAt: time.Now()}); err != nil {
+	if err := srv.Store.AddOrg(t.Context(), outboard.Organization{ID: "org_second", Name: "second",
+		CreatedAt: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
-	if err := srv.Store.PutKey(t.Context(), outboard.Key{ID: "apikey_second", Hash: control.HashSecret(stranger), Org: "org_second",
+	if err := srv.Store.PutKey(t.Context(), outboard.Key{ID: "apikey_second", Hash: control.HashSecret(stranger),
+		Org:  "org_second",
 		Role: outboard.RoleAdmin, CreatedAt: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
@@ -47,14 +49,16 @@ func TestForeignOrganization(t *testing.T) {
 		return askAs(t, key, method, h.URL+path, body)
 	}
 	r := &rig{t: t, url: h.URL, key: APIKey(srv.Key)}
-	if status := r.api("POST", "/sandboxes", `{"templateID":"base","timeout":600}`, &r.box); status != http.StatusCreated {
+	if status := r.api("POST", "/sandboxes", `{"templateID":"base","timeout":600}`,
+		&r.box); status != http.StatusCreated {
 		t.Fatalf("creating a sandbox: %d", status)
 	}
 	snap := outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Name: "mine", CreatedAt: time.Now()}
 	if err := srv.Store.PutSnapshot(t.Context(), snap); err != nil {
 		t.Fatal(err)
 	}
-	tpl, build, err := srv.Control.RequestTemplateBuild(t.Context(), outboard.Caller{Key: "apikey_x", Role: outboard.RoleAdmin, Org: outboard.DefaultOrg}, "theirs", nil, outboard.SandboxLimits{})
+	tpl, build, err := srv.Control.RequestTemplateBuild(t.Context(), outboard.Caller{Key: "apikey_x",
+		Role: outboard.RoleAdmin, Org: outboard.DefaultOrg}, "theirs", nil, outboard.SandboxLimits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +69,8 @@ func TestForeignOrganization(t *testing.T) {
 		}
 		body, known := foreignBodies[rt.method+" "+path]
 		if !known {
-			t.Errorf("%s %s names something by id and has no case here: add one, and see that control asks whose it is", rt.method, path)
+			t.Errorf("%s %s names something by id and has no case here: add one, and see that control asks whose it is",
+				rt.method, path)
 			continue
 		}
 		id, none := r.box.SandboxID, string(outboard.NewBoxID())
@@ -83,8 +88,10 @@ func TestForeignOrganization(t *testing.T) {
 			t.Errorf("%s %s:\na foreign id: %d %s\na random id:  %d %s", rt.method, path, status, got, rstatus, rgot)
 		}
 	}
-	for _, path := range []string{"/sandboxes", "/v2/sandboxes", "/snapshots", "/sandboxes/metrics?sandbox_ids=" + r.box.SandboxID} {
-		if status, got := ask(stranger, "GET", path, ""); status != http.StatusOK || strings.Contains(got, r.box.SandboxID) || strings.Contains(got, string(snap.ID)) {
+	for _, path := range []string{"/sandboxes", "/v2/sandboxes", "/snapshots", "/sandboxes/metrics?sandbox_ids=" +
+		r.box.SandboxID} {
+		if status, got := ask(stranger, "GET", path, ""); status != http.StatusOK ||
+			strings.Contains(got, r.box.SandboxID) || strings.Contains(got, string(snap.ID)) {
 			t.Errorf("%s shows a stranger %d %s", path, status, got)
 		}
 	}
@@ -92,14 +99,17 @@ func TestForeignOrganization(t *testing.T) {
 		t.Errorf("a sandbox from another's template: %d %s", status, got)
 	}
 	for _, ref := range []string{string(tpl.ID), "theirs"} {
-		if status, got := ask(stranger, "POST", "/sandboxes", `{"templateID":"`+ref+`"}`); status != http.StatusNotFound {
+		if status, got := ask(stranger, "POST", "/sandboxes",
+			`{"templateID":"`+ref+`"}`); status != http.StatusNotFound {
 			t.Errorf("a sandbox from another's template: %d %s", status, got)
 		}
-		if status, got := ask(stranger, "POST", "/templates/tags", `{"target":"`+ref+`","tags":["x"]}`); status != http.StatusNotFound {
+		if status, got := ask(stranger, "POST", "/templates/tags",
+			`{"target":"`+ref+`","tags":["x"]}`); status != http.StatusNotFound {
 			t.Errorf("a tag of another's template: %d %s", status, got)
 		}
 	}
-	if status, got := ask(stranger, "GET", "/templates", ""); status != http.StatusOK || strings.Contains(got, string(tpl.ID)) {
+	if status, got := ask(stranger, "GET", "/templates", ""); status != http.StatusOK ||
+		strings.Contains(got, string(tpl.ID)) {
 		t.Errorf("/templates shows a stranger %d %s", status, got)
 	}
 	link := func(path string) int {
@@ -120,8 +130,10 @@ func TestForeignOrganization(t *testing.T) {
 	if err := json.Unmarshal([]byte(got), &up); err != nil || status != http.StatusCreated {
 		t.Fatalf("a link for an upload: %d %s", status, got)
 	}
-	for what, bad := range map[string]string{"of another file": strings.Replace(up.URL, "/abc?", "/abd?", 1), "for longer": strings.Replace(up.URL, "expires=1", "expires=2", 1),
-		"of another template": strings.Replace(up.URL, string(tpl.ID), string(outboard.NewTemplateID()), 1), "of nobody": h.URL + "/templates/" + string(tpl.ID) + "/files/abc?signature="} {
+	for what, bad := range map[string]string{"of another file": strings.Replace(up.URL, "/abc?", "/abd?", 1),
+		"for longer": strings.Replace(up.URL, "expires=1", "expires=2", 1),
+		"of another template": strings.Replace(up.URL, string(tpl.ID), string(outboard.NewTemplateID()),
+			1), "of nobody": h.URL + "/templates/" + string(tpl.ID) + "/files/abc?signature="} {
 		if status := link(bad); status != http.StatusUnauthorized {
 			t.Errorf("an upload with a link %s: %d", what, status)
 		}
@@ -129,7 +141,9 @@ func TestForeignOrganization(t *testing.T) {
 	if status := link(up.URL); status != http.StatusOK {
 		t.Errorf("an upload with a good link: %d", status)
 	}
-	for _, path := range []string{"/sandboxes/" + r.box.SandboxID, "/templates/aliases/mine", "/templates/aliases/theirs"} { // the owner finds them
+	// the owner finds them
+	for _, path := range []string{"/sandboxes/" + r.box.SandboxID, "/templates/aliases/mine",
+		"/templates/aliases/theirs"} {
 		if status, got := ask(r.key, "GET", path, ""); status != http.StatusOK {
 			t.Errorf("%s by its owner: %d %s", path, status, got)
 		}

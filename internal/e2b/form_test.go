@@ -22,7 +22,8 @@ type taker struct {
 }
 
 // WriteFile reads a file to its end.
-func (m *taker) WriteFile(_ context.Context, f control.FileRef, _ map[string]string, r io.Reader) (control.Entry, error) {
+func (m *taker) WriteFile(_ context.Context, f control.FileRef, _ map[string]string,
+	r io.Reader) (control.Entry, error) {
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return control.Entry{}, err
 	}
@@ -30,8 +31,8 @@ func (m *taker) WriteFile(_ context.Context, f control.FileRef, _ map[string]str
 	return control.Entry{Path: f.Path}, nil
 }
 
-// FuzzForm uploads what may come as a body of files. If this fails, one crashes the server, is answered with success that lists other files than were
-// written, or writes one without a name.
+// FuzzForm uploads what may come as a body of files. If this fails, one crashes the server, is answered with
+// success that lists other files than were written, or writes one without a name.
 func FuzzForm(f *testing.F) {
 	const kind = "multipart/form-data; boundary=b"
 	form := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"d/e/one.txt\"\r\n\r\n0123456789\r\n" +
@@ -46,7 +47,8 @@ func FuzzForm(f *testing.F) {
 	f.Add(kind, "to", "", []byte(form))
 	f.Add(kind, "", "gzip", zipped.Bytes())
 	f.Add(kind, "", "gzip", zipped.Bytes()[:zipped.Len()-12])
-	f.Add(kind, "", "", []byte("--b\r\nContent-Disposition: form-data; name=\"other\"\r\n\r\nx\r\n--b\r\nContent-Disposition: form-data; name=file\r\n\r\nx\r\n--b--"))
+	f.Add(kind, "", "", []byte("--b\r\nContent-Disposition: form-data; "+
+		"name=\"other\"\r\n\r\nx\r\n--b\r\nContent-Disposition: form-data; name=file\r\n\r\nx\r\n--b--"))
 	f.Add("multipart/form-data", "", "", []byte(form))
 	f.Add("multipart/form-data; boundary=\"\"", "", "", []byte("--\r\n\r\n\r\n----\r\n"))
 	f.Add("application/octet-stream", "a/../b", "", []byte("content"))
@@ -75,7 +77,8 @@ func FuzzForm(f *testing.F) {
 			t.Fatalf("%d written, answered with %s, %v", len(m.names), answer.Body, err)
 		}
 		for i, o := range out {
-			if o.Name != path.Base(strings.ToValidUTF8(m.names[i], "\ufffd")) && strings.ToValidUTF8(m.names[i], "") == m.names[i] {
+			if o.Name != path.Base(strings.ToValidUTF8(m.names[i], "\ufffd")) &&
+				strings.ToValidUTF8(m.names[i], "") == m.names[i] {
 				t.Errorf("%q is shown as %q", m.names[i], o.Name)
 			}
 		}

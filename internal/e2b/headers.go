@@ -8,7 +8,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// headerRules are what is done to requests, by host. What a rule says besides headers is refused: it must not seem to be done.
+// headerRules are what is done to requests, by host. What a rule says besides headers is refused: it must not
+// seem to be done.
 type headerRules map[string][]map[string]map[string]json.RawMessage
 
 type ruleOut struct {
@@ -19,8 +20,8 @@ type transformOut struct {
 	Headers map[string]string `json:"headers"`
 }
 
-// hidden is shown in the place of a header's value, and refused as one: a client that sends back what it was shown means the old value,
-// which it does not have.
+// hidden is shown in the place of a header's value, and refused as one: a client that sends back what it was
+// shown means the old value, which it does not have.
 const hidden = "[secret]"
 
 // headers reads them.
@@ -28,7 +29,8 @@ func (in headerRules) headers() (control.BoxHeaders, error) {
 	out := control.BoxHeaders{}
 	for host, rules := range in {
 		if len(rules) != 1 {
-			return nil, outboard.Errorf(outboard.Invalid, "network.rules: one transform for %q, not %d", host, len(rules))
+			return nil, outboard.Errorf(outboard.Invalid, "network.rules: one transform for %q, not %d", host,
+				len(rules))
 		}
 		name := strings.ToLower(host)
 		if out[name] != nil {
@@ -61,10 +63,12 @@ func transform(in map[string]json.RawMessage, out map[string]outboard.Secret) er
 		for name, value := range headers {
 			switch {
 			case strings.Contains(value, "${e2b."):
-				return outboard.Errorf(outboard.Unimplemented, "network.rules: the header %q names a secret of E2B's, and those are not built here", name).
+				return outboard.Errorf(outboard.Unimplemented,
+					"network.rules: the header %q names a secret of E2B's, and those are not built here", name).
 					WithHint("put the value itself; it is sealed and not shown again")
 			case value == hidden:
-				return outboard.Errorf(outboard.Invalid, "network.rules: the header %q has what is shown in the place of a value, and not a value", name)
+				return outboard.Errorf(outboard.Invalid, "network.rules: the header %q has what is shown in the "+
+					"place of a value, and not a value", name)
 			}
 			out[name] = outboard.NewSecret(value)
 		}

@@ -8,15 +8,18 @@ import (
 	"time"
 )
 
-// Ports of boxes are reached over HTTP/2 as well, and programs that serve gRPC, which is made of it, are spoken to in it: from the first byte where
-// the port is plain, by ALPN where it has TLS. Every other request is passed on in HTTP/1.1, whichever a client speaks, since that is what programs
-// understand. The API and the agent of boxes stay with HTTP/1.1: who asks for them over HTTP/2 is sent to another connection (421), as a browser may
+// Ports of boxes are reached over HTTP/2 as well, and programs that serve gRPC, which is made of it, are spoken
+// to in it: from the first byte where the port is plain, by ALPN where it has TLS. Every other request is passed
+// on in HTTP/1.1, whichever a client speaks, since that is what programs understand. The API and the agent of
+// boxes stay with HTTP/1.1: who asks for them over HTTP/2 is sent to another connection (421), as a browser may
 // that has one to the port of a box under the same certificate.
 
-// pingAfter is how long a client on HTTP/2 may say nothing before it is asked whether it is there: its streams may be silent for as long as they like.
+// pingAfter is how long a client on HTTP/2 may say nothing before it is asked whether it is there: its streams
+// may be silent for as long as they like.
 const pingAfter = time.Minute
 
-// Speak has an HTTP server take HTTP/2 from clients that begin with it, and over TLS from those that TLSConfig offers it to.
+// Speak has an HTTP server take HTTP/2 from clients that begin with it, and over TLS from those that TLSConfig
+// offers it to.
 func Speak(srv *http.Server) {
 	srv.Protocols = new(http.Protocols)
 	srv.Protocols.SetHTTP1(true)
@@ -25,7 +28,8 @@ func Speak(srv *http.Server) {
 	srv.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter}
 }
 
-// TLSConfig is a configuration that offers HTTP/2 under the names of ports of boxes, and nothing else otherwise than base.
+// TLSConfig is a configuration that offers HTTP/2 under the names of ports of boxes, and nothing else otherwise
+// than base.
 func TLSConfig(base *tls.Config) *tls.Config {
 	plain, ports := base.Clone(), base.Clone()
 	plain.NextProtos, ports.NextProtos = []string{"http/1.1"}, []string{"h2", "http/1.1"}
@@ -38,10 +42,12 @@ func TLSConfig(base *tls.Config) *tls.Config {
 	return plain
 }
 
-// Conversation reports whether a request is a call of gRPC to a program in a box, in which either side may be silent for as long as it likes.
+// Conversation reports whether a request is a call of gRPC to a program in a box, in which either side may be
+// silent for as long as it likes.
 func Conversation(r *http.Request) bool { return isGRPC(r) && ForProgram(r) }
 
-// isGRPC reports whether a request is one of gRPC itself. gRPC-Web, and Connect in its own protocol, go over HTTP/1.1 as well.
+// isGRPC reports whether a request is one of gRPC itself. gRPC-Web, and Connect in its own protocol, go over
+// HTTP/1.1 as well.
 func isGRPC(r *http.Request) bool {
 	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	kind = strings.ToLower(strings.TrimSpace(kind))
@@ -63,8 +69,8 @@ func (s *Server) grpcTransport() *http.Transport {
 	return t
 }
 
-// hangingUp passes a call on and, when the program has ended it, waits no longer for what its client may still say: the proxy would, since it
-// closes no client's body.
+// hangingUp passes a call on and, when the program has ended it, waits no longer for what its client may still
+// say: the proxy would, since it closes no client's body.
 type hangingUp struct {
 	http.RoundTripper
 	client *http.ResponseController

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// echo is a program that serves gRPC on a port: it answers each message with it, and says first that it is there. It tells of calls that end
-// without their client's having said all.
+// echo is a program that serves gRPC on a port: it answers each message with it, and says first that it is
+// there. It tells of calls that end without their client's having said all.
 func echo(t *testing.T, secure bool) (*httptest.Server, <-chan struct{}) {
 	t.Helper()
 	left := make(chan struct{}, 16)
@@ -142,7 +142,8 @@ func doors(t *testing.T, s *Server) map[string]string {
 
 // speaking is a client of HTTP/2 alone, which takes every certificate and sends a host's name with TLS.
 func speaking(t *testing.T, host string, http2 bool) *http.Client {
-	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: host}, Protocols: new(http.Protocols)}
+	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: host},
+		Protocols: new(http.Protocols)}
 	tr.Protocols.SetHTTP2(http2)
 	tr.Protocols.SetUnencryptedHTTP2(http2)
 	tr.Protocols.SetHTTP1(!http2)
@@ -150,12 +151,13 @@ func speaking(t *testing.T, host string, http2 bool) *http.Client {
 	return &http.Client{Transport: tr, Timeout: time.Minute}
 }
 
-// If this fails, a program that serves gRPC on a port of a box is not reached, loses what follows its messages, or answers only when its client
-// has said all; or its calls outlive their client, or the box.
+// If this fails, a program that serves gRPC on a port of a box is not reached, loses what follows its messages,
+// or answers only when its client has said all; or its calls outlive their client, or the box.
 func TestGRPCToPorts(t *testing.T) {
 	r := newRig(t)
 	var box sandboxOut
-	if status := r.api("POST", "/sandboxes", `{"templateID":"base","autoPause":true,"autoResume":{"enabled":true}}`, &box); status != http.StatusCreated {
+	if status := r.api("POST", "/sandboxes", `{"templateID":"base","autoPause":true,"autoResume":{"enabled":true}}`,
+		&box); status != http.StatusCreated {
 		t.Fatalf("a box that visits wake: %d", status)
 	}
 	program, left := echo(t, false)
@@ -177,7 +179,8 @@ func TestGRPCToPorts(t *testing.T) {
 				c.send.Close()
 			}
 			if b, err := io.ReadAll(c.res.Body); len(b) > 0 || err != nil || c.res.Trailer.Get("Grpc-Status") != want {
-				t.Errorf("%s: at the end %q, %v, and the trailers %v; want the status %s", scheme, b, err, c.res.Trailer, want)
+				t.Errorf("%s: at the end %q, %v, and the trailers %v; want the status %s", scheme, b, err,
+					c.res.Trailer, want)
 			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -193,7 +196,8 @@ func TestGRPCToPorts(t *testing.T) {
 		}
 	}
 	plain := doors(t, r.srv)["http"]
-	for _, end := range []struct{ what, method, path string }{{"a pause", "POST", "/pause"}, {"its end, after a visit woke it", "DELETE", ""}} {
+	for _, end := range []struct{ what, method, path string }{{"a pause", "POST", "/pause"},
+		{"its end, after a visit woke it", "DELETE", ""}} {
 		c := dial(t, t.Context(), speaking(t, host, true), plain, host)
 		if got, err := c.say("control"); got != "control" {
 			t.Fatalf("%s: %q, %v", end.what, got, err)
@@ -211,7 +215,8 @@ func TestGRPCToTLSPorts(t *testing.T) {
 	program, _ := echo(t, true)
 	port := program.Listener.Addr().(*net.TCPAddr).Port
 	var box sandboxOut
-	if status := r.api("POST", "/sandboxes", fmt.Sprintf(`{"templateID":"base","network":{"httpsPorts":[%d]}}`, port), &box); status != http.StatusCreated {
+	if status := r.api("POST", "/sandboxes", fmt.Sprintf(`{"templateID":"base","network":{"httpsPorts":[%d]}}`, port),
+		&box); status != http.StatusCreated {
 		t.Fatalf("a box with a TLS port: %d", status)
 	}
 	host := fmt.Sprintf("%d-%s.localhost", port, box.SandboxID)
@@ -230,7 +235,10 @@ func TestGRPCToTLSPorts(t *testing.T) {
 // If this fails, HTTP/2 breaks what is no gRPC: programs that speak HTTP/1.1, the API, clients that do not speak it.
 func TestHTTP2BesideGRPC(t *testing.T) {
 	r := newRig(t)
-	program := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { fmt.Fprint(w, req.Proto, " ", req.Host) }))
+	program := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		req *http.Request) {
+		fmt.Fprint(w, req.Proto, " ", req.Host)
+	}))
 	defer program.Close()
 	name := func(port int) string { return fmt.Sprintf("%d-%s.localhost", port, r.box.SandboxID) }
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -279,7 +287,8 @@ func TestHTTP2BesideGRPC(t *testing.T) {
 			}
 		}
 		if scheme == "https" {
-			if _, err := speaking(t, "api.localhost", true).Get(base); err == nil || errors.Is(err, context.DeadlineExceeded) {
+			if _, err := speaking(t, "api.localhost", true).Get(base); err == nil ||
+				errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("the API's name is offered HTTP/2: %v", err)
 			}
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/text"
 )
 
-// Names of templates and snapshots as E2B has them: [NAMESPACE/]NAME[:TAG], in any case and with spaces around each part. Here is one
-// namespace, which means nothing.
+// Names of templates and snapshots as E2B has them: [NAMESPACE/]NAME[:TAG], in any case and with spaces around
+// each part. Here is one namespace, which means nothing.
 
 // clean is a name, a tag or an id as it is compared.
 func clean(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
@@ -24,7 +24,8 @@ func cutName(s string) (name, tag string, tagged bool) {
 	return strings.TrimPrefix(clean(name), namespace), clean(tag), tagged
 }
 
-// templateRef is a name as control takes it: without what means nothing here, and without the tag that a name means which says none.
+// templateRef is a name as control takes it: without what means nothing here, and without the tag that a name
+// means which says none.
 func templateRef(s string) string {
 	name, tag, tagged := cutName(s)
 	if !tagged || tag == outboard.DefaultTag {
@@ -37,7 +38,9 @@ func templateRef(s string) string {
 func ownName(s string) (name, tag string, tagged bool, err error) {
 	name, tag, tagged = cutName(s)
 	if space, _, other := strings.Cut(name, "/"); other {
-		return "", "", false, outboard.Errorf(outboard.Invalid, "the namespace %q is not this server's: leave it out, or say %q", clip(space), strings.TrimSuffix(namespace, "/"))
+		return "", "", false, outboard.Errorf(outboard.Invalid,
+			"the namespace %q is not this server's: leave it out, or say %q", clip(space), strings.TrimSuffix(namespace,
+				"/"))
 	}
 	return name, tag, tagged, nil
 }
@@ -59,7 +62,8 @@ func clip(s string) string { return text.Clip(s, 100) }
 func (r *request) oneOf(name string, words ...string) (string, error) {
 	got := cmp.Or(r.URL.Query().Get(name), words[0])
 	if !slices.Contains(words, got) {
-		return "", outboard.Errorf(outboard.Invalid, "%s must be %s, not %q", name, strings.Join(words, " or "), clip(got))
+		return "", outboard.Errorf(outboard.Invalid, "%s must be %s, not %q", name, strings.Join(words, " or "),
+			clip(got))
 	}
 	return got, nil
 }
@@ -83,7 +87,8 @@ func (r *request) limit(fallback, most int) (int, error) {
 	}
 	n, err := r.number("limit")
 	if err != nil || n > most {
-		return 0, outboard.Errorf(outboard.Invalid, "limit must be 0 to %d, not %q", most, clip(r.URL.Query().Get("limit")))
+		return 0, outboard.Errorf(outboard.Invalid, "limit must be 0 to %d, not %q", most,
+			clip(r.URL.Query().Get("limit")))
 	}
 	return n, nil
 }

@@ -40,13 +40,14 @@ func (in *networkIn) password() (s outboard.Secret) {
 // everything are the networks that mean every address.
 var everything = map[string]bool{"0.0.0.0/0": true, "::/0": true}
 
-// settings turns what a client wants into what a box has. What a gateway that knows servers by their names cannot hold is refused: it
-// must not seem to hold.
+// settings turns what a client wants into what a box has. What a gateway that knows servers by their names
+// cannot hold is refused: it must not seem to hold.
 func (in *networkIn) settings(internet *bool) (n outboard.BoxNetwork, err error) {
 	n.Closed = internet != nil && !*internet
 	if p := in.EgressProxy; p != nil {
 		if n.Closed {
-			return n, outboard.Errorf(outboard.Invalid, "network.egressProxy: with allow_internet_access false there is nothing to go through it; say what may be reached with allowOut and denyOut")
+			return n, outboard.Errorf(outboard.Invalid, "network.egressProxy: with allow_internet_access false "+
+				"there is nothing to go through it; say what may be reached with allowOut and denyOut")
 		}
 		if p.Address == "" {
 			return n, outboard.Errorf(outboard.Invalid, "network.egressProxy: the address is missing")
@@ -60,7 +61,8 @@ func (in *networkIn) settings(internet *bool) (n outboard.BoxNetwork, err error)
 		}
 		p, err := network(d)
 		if err != nil {
-			return n, outboard.Errorf(outboard.Invalid, "network.denyOut: %q is not an address or a network; names cannot be denied", d)
+			return n, outboard.Errorf(outboard.Invalid, "network.denyOut: %q is not an address or a network; names "+
+				"cannot be denied", d)
 		}
 		n.Deny = append(n.Deny, p.String())
 	}
@@ -84,7 +86,8 @@ func (in *networkIn) settings(internet *bool) (n outboard.BoxNetwork, err error)
 	case n.Closed:
 		n.Deny = nil // it is all denied, and what is allowed wins
 	case named:
-		return n, outboard.Errorf(outboard.Invalid, "network.allowOut: names need 0.0.0.0/0 in denyOut, or nothing is kept from the others")
+		return n, outboard.Errorf(outboard.Invalid, "network.allowOut: names need 0.0.0.0/0 in denyOut, or nothing "+
+			"is kept from the others")
 	case all: // and that wins
 		n.Allow, n.Deny = nil, nil
 	case len(n.Deny) == 0:
@@ -97,7 +100,8 @@ func (in *networkIn) settings(internet *bool) (n outboard.BoxNetwork, err error)
 func (in *networkIn) tlsPorts() (ports []uint16, err error) {
 	for _, p := range in.HTTPSPorts {
 		if p < 1 || p > 65535 || p == envdPort || control.ReservedPort(uint16(p)) {
-			return nil, outboard.Errorf(outboard.Invalid, "network.httpsPorts: %d is no port, or the agent's or the gateway's", p)
+			return nil, outboard.Errorf(outboard.Invalid, "network.httpsPorts: %d is no port, or the agent's or the "+
+				"gateway's", p)
 		}
 		ports = append(ports, uint16(p))
 	}
@@ -146,7 +150,8 @@ func (s *Server) setNetwork(r *request) (int, any, error) {
 
 // shownNetwork is a box's network as it was set.
 func shownNetwork(b *outboard.Box) networkOut {
-	out := networkOut{AllowPublicTraffic: b.Traffic == "", MaskRequestHost: b.MaskHost, DenyOut: b.Net.Deny, HTTPSPorts: b.TLSPorts}
+	out := networkOut{AllowPublicTraffic: b.Traffic == "", MaskRequestHost: b.MaskHost, DenyOut: b.Net.Deny,
+		HTTPSPorts: b.TLSPorts}
 	for _, a := range b.Net.Allow {
 		if a == "*" {
 			a = "0.0.0.0/0"

@@ -30,18 +30,21 @@ const (
 	portConns = 512
 	// portHandshake bounds TLS with a program that was said to speak it.
 	portHandshake = 10 * time.Second
-	// portAgrees is how long a program is waited for whose client asked (Expect: 100-continue) whether to send a body. Many programs do not know of
-	// the question and wait for the body, so then it is sent; that long curl waits as well.
+	// portAgrees is how long a program is waited for whose client asked (Expect: 100-continue) whether to send a
+	// body. Many programs do not know of the question and wait for the body, so then it is sent; that long curl
+	// waits as well.
 	portAgrees = time.Second
 )
 
 // errClosed is a port where nothing listens.
 var errClosed = errors.New("the port is closed")
 
-// portTransport makes requests to ports of boxes. The address of a connection is the box's id and the port. Certificates are not looked at: who
-// serves a port is in the box already, and nobody else can be at the other end of the connection.
+// portTransport makes requests to ports of boxes. The address of a connection is the box's id and the port.
+// Certificates are not looked at: who serves a port is in the box already, and nobody else can be at the other
+// end of the connection.
 func (s *Server) portTransport() *http.Transport {
-	return &http.Transport{DialContext: s.dialPort, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, TLSHandshakeTimeout: portHandshake, IdleConnTimeout: portIdle, MaxConnsPerHost: portConns, DisableCompression: true,
+	return &http.Transport{DialContext: s.dialPort, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		TLSHandshakeTimeout: portHandshake, IdleConnTimeout: portIdle, MaxConnsPerHost: portConns, DisableCompression: true,
 		ExpectContinueTimeout: portAgrees, ResponseHeaderTimeout: 0} // a program may take as long as its client waits
 }
 
@@ -54,7 +57,8 @@ func (s *Server) dialPort(ctx context.Context, _, addr string) (net.Conn, error)
 	if err != nil {
 		return nil, err
 	}
-	b, err := s.ctl.BoxSecret(ctx, outboard.BoxID(id), func(*outboard.Box) bool { return true }) // port has asked before
+	// port has asked before
+	b, err := s.ctl.BoxSecret(ctx, outboard.BoxID(id), func(*outboard.Box) bool { return true })
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +101,8 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 		gone(w, id)
 		return
 	case outboard.Unauthenticated:
-		reply(w, http.StatusForbidden, goneBody{SandboxID: string(id), Message: "The traffic access token is missing or wrong", Code: http.StatusForbidden})
+		reply(w, http.StatusForbidden, goneBody{SandboxID: string(id),
+			Message: "The traffic access token is missing or wrong", Code: http.StatusForbidden})
 		return
 	}
 	if err == nil {
@@ -156,8 +161,8 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request, id outboard.BoxID,
 	proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// hostCookies takes Domain out of the cookies that a program sets: with one, a page of a box would set cookies for the names of all boxes,
-// which end alike. Without, they are for its own name.
+// hostCookies takes Domain out of the cookies that a program sets: with one, a page of a box would set cookies
+// for the names of all boxes, which end alike. Without, they are for its own name.
 func hostCookies(res *http.Response) error {
 	ownCookies(res.Header)
 	return nil
@@ -188,8 +193,9 @@ func (h hinted) WriteHeader(status int) {
 	h.ResponseWriter.WriteHeader(status)
 }
 
-// asked is the way to a client that asked whether to send its body. The server says 100 to it when the body is first read, which is once the program
-// has said so, or has been silent for portAgrees: the program's own 100 would be a second one.
+// asked is the way to a client that asked whether to send its body. The server says 100 to it when the body is
+// first read, which is once the program has said so, or has been silent for portAgrees: the program's own 100
+// would be a second one.
 type asked struct{ http.ResponseWriter }
 
 // Unwrap is for http.ResponseController.
@@ -207,10 +213,12 @@ func unreachable(w http.ResponseWriter, r *http.Request, id outboard.BoxID, port
 	switch kind := outboard.KindOf(err); {
 	case r.Context().Err() != nil:
 	case errors.Is(err, errClosed):
-		reply(w, http.StatusBadGateway, goneBody{string(id), "The sandbox is running but port is not open", port, http.StatusBadGateway})
+		reply(w, http.StatusBadGateway, goneBody{string(id), "The sandbox is running but port is not open", port,
+			http.StatusBadGateway})
 	case kind == outboard.NotFound, kind == outboard.Conflict:
 		gone(w, id)
 	default:
-		reply(w, http.StatusBadGateway, goneBody{string(id), "The program on the port did not answer", port, http.StatusBadGateway})
+		reply(w, http.StatusBadGateway, goneBody{string(id), "The program on the port did not answer", port,
+			http.StatusBadGateway})
 	}
 }

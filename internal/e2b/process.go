@@ -71,7 +71,8 @@ func (v *visit) start(c *call) error {
 	if err := message(c.body, &in); err != nil {
 		return err
 	}
-	p := control.ProcessStart{Argv: append([]string{in.Process.Cmd}, in.Process.Args...), Env: in.Process.Envs, Cwd: in.Process.Cwd, User: v.user(),
+	p := control.ProcessStart{Argv: append([]string{in.Process.Cmd}, in.Process.Args...), Env: in.Process.Envs,
+		Cwd: in.Process.Cwd, User: v.user(),
 		Tag: in.Tag, Stdin: in.Stdin == nil || *in.Stdin, TimeoutMs: c.left.Milliseconds()}
 	if in.PTY != nil {
 		p.Terminal = &in.PTY.Size

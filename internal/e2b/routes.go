@@ -22,7 +22,8 @@ type request struct {
 	parts []string // what the route's {} stand for
 }
 
-// route is one method on one path. A path is matched by its escaped segments, because ids of snapshots may have a slash in them.
+// route is one method on one path. A path is matched by its escaped segments, because ids of snapshots may have
+// a slash in them.
 type route struct {
 	method string
 	path   []string
@@ -75,15 +76,18 @@ func (s *Server) controlPlane() []route {
 // unbuilt is what E2B has besides on the same subjects, and unbuiltParts are the subjects that it has besides.
 var (
 	unbuilt = []route{
-		at("POST", "/templates", nil), at("POST", "/v2/templates", nil), at("POST", "/templates/{}", nil), at("POST", "/templates/{}/builds/{}", nil),
+		at("POST", "/templates", nil), at("POST", "/v2/templates", nil), at("POST", "/templates/{}", nil), at("POST",
+			"/templates/{}/builds/{}", nil),
 		at("PATCH", "/templates/{}", nil), at("PATCH", "/v2/templates/{}", nil),
 	}
-	unbuiltParts = []string{"volumes", "volumecontent", "secrets", "teams", "nodes", "admin", "access-tokens", "api-keys"}
+	unbuiltParts = []string{"volumes", "volumecontent", "secrets", "teams", "nodes", "admin", "access-tokens",
+		"api-keys"}
 )
 
 // refused records that somebody was refused at the control plane.
 func (s *Server) refused(r *http.Request, by outboard.Caller, route string, err error) {
-	s.ctl.Refused(r.Context(), by, control.RefusedRequest{Route: "e2b " + route, Path: r.URL.Path, From: r.RemoteAddr, Why: err})
+	s.ctl.Refused(r.Context(), by, control.RefusedRequest{Route: "e2b " + route, Path: r.URL.Path, From: r.RemoteAddr,
+		Why: err})
 }
 
 // stranger records that somebody was refused who shows no key, but the token of a box or a signature. No error is none.
@@ -109,7 +113,8 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
-	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // what cannot be read is left out of Query, as if nobody had asked
+	// what cannot be read is left out of Query, as if nobody had asked
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
 		fail(w, outboard.Errorf(outboard.Invalid, "the query cannot be read: %w", err))
 		return
 	}
@@ -135,13 +140,15 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	known := func(rt route) bool { _, ok := rt.match(parts); return ok }
-	if slices.ContainsFunc(s.routes, known) && !slices.ContainsFunc(unbuilt, func(rt route) bool { return rt.method == r.Method && known(rt) }) {
+	if slices.ContainsFunc(s.routes, known) && !slices.ContainsFunc(unbuilt,
+		func(rt route) bool { return rt.method == r.Method && known(rt) }) {
 		reply(w, http.StatusMethodNotAllowed, errorBody{http.StatusMethodNotAllowed, r.Method + " is not allowed here"})
 		return
 	}
 	switch {
 	case slices.ContainsFunc(unbuilt, known), slices.Contains(unbuiltParts, parts[0]):
-		fail(w, outboard.Errorf(outboard.Unimplemented, "%s %s is part of the E2B API and not built here", r.Method, r.URL.Path))
+		fail(w, outboard.Errorf(outboard.Unimplemented, "%s %s is part of the E2B API and not built here", r.Method,
+			r.URL.Path))
 	default:
 		fail(w, outboard.Errorf(outboard.NotFound, "there is nothing at %s", r.URL.Path))
 	}
@@ -174,7 +181,8 @@ func APIKey(secret string) string { return keyPrefix + hex.EncodeToString([]byte
 
 func apiKey(r *http.Request) string {
 	key := r.Header.Get("X-Api-Key")
-	if scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " "); key == "" && ok && strings.EqualFold(scheme, "Bearer") {
+	if scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " "); key == "" && ok &&
+		strings.EqualFold(scheme, "Bearer") {
 		key = strings.TrimSpace(token)
 	}
 	return plainKey(key)
@@ -186,7 +194,8 @@ func (r *request) id() outboard.BoxID {
 	return outboard.BoxID(id)
 }
 
-// decode reads a JSON body. None at all is an empty object; what is not known is ignored, as the SDKs move on faster than servers.
+// decode reads a JSON body. None at all is an empty object; what is not known is ignored, as the SDKs move on
+// faster than servers.
 func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSON))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {

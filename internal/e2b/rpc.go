@@ -16,8 +16,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// The Connect protocol with JSON: a unary call is one JSON body each way; of a stream, requests and answers are envelopes of one byte
-// of flags, four of length and JSON, and the last envelope says how it went.
+// The Connect protocol with JSON: a unary call is one JSON body each way; of a stream, requests and answers are
+// envelopes of one byte of flags, four of length and JSON, and the last envelope says how it went.
 
 // rpcError is an error of the Connect protocol.
 type rpcError struct {
@@ -169,8 +169,8 @@ func (c *call) write(flags byte, b []byte) error {
 	return c.rc.Flush()
 }
 
-// close ends what the call sends. The writer is the server's again when the handler returns: a timer that wrote to it later would write
-// into somebody else's answer, or into nothing, which ends the process.
+// close ends what the call sends. The writer is the server's again when the handler returns: a timer that wrote
+// to it later would write into somebody else's answer, or into nothing, which ends the process.
 func (c *call) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,7 +187,8 @@ const defaultKeepalive = 90 * time.Second
 func (v *visit) stream(f func(*call) error) {
 	body, err := readEnvelope(http.MaxBytesReader(v.w, v.Body, maxMessage+envelopeHead))
 	if err != nil || !strings.HasPrefix(v.Header.Get("Content-Type"), "application/connect+json") {
-		reply(v.w, http.StatusUnsupportedMediaType, rpcError{"invalid_argument", "expected one message of application/connect+json"})
+		reply(v.w, http.StatusUnsupportedMediaType, rpcError{"invalid_argument",
+			"expected one message of application/connect+json"})
 		return
 	}
 	c := &call{ctx: v.Context(), body: body, w: v.w, rc: http.NewResponseController(v.w), gap: defaultKeepalive}
@@ -201,7 +202,8 @@ func (v *visit) stream(f func(*call) error) {
 	defer c.close()
 	err = f(c)
 	if v.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // the client has gone, or the server goes: what it has is not all, and must not end as if it were
+		// the client has gone, or the server goes: what it has is not all, and must not end as if it were
+		panic(http.ErrAbortHandler)
 	}
 	end := []byte("{}")
 	if err != nil {

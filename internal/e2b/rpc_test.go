@@ -20,12 +20,14 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
-// If this fails, a stream writes to its answer after its handler has returned: that ends the server, or gets into another's answer.
+// If this fails, a stream writes to its answer after its handler has returned: that ends the server, or gets
+// into another's answer.
 func TestStreamEndsWithItsHandler(t *testing.T) {
 	const ping = `{"event":{"keepalive":{}}}`
 	synctest.Test(t, func(t *testing.T) {
 		body := []byte("{}")
-		r := httptest.NewRequest("POST", "/process.Process/Start", bytes.NewReader(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)))
+		r := httptest.NewRequest("POST", "/process.Process/Start",
+			bytes.NewReader(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)))
 		r.Header.Set("Content-Type", "application/connect+json")
 		r.Header.Set("Keepalive-Ping-Interval", "1")
 		w := httptest.NewRecorder()
@@ -74,7 +76,8 @@ func TestStreamIsCutWithTheServer(t *testing.T) {
 		t.Cleanup(func() { resp.Body.Close() })
 		return resp
 	}
-	if b, err := io.ReadAll(open("/ends").Body); err != nil || !bytes.HasSuffix(b, []byte("\x02\x00\x00\x00\x02{}")) { // the control
+	// the control
+	if b, err := io.ReadAll(open("/ends").Body); err != nil || !bytes.HasSuffix(b, []byte("\x02\x00\x00\x00\x02{}")) {
 		t.Errorf("one that ends: %q, %v", b, err)
 	}
 	cut := open("/lasts")
@@ -84,8 +87,8 @@ func TestStreamIsCutWithTheServer(t *testing.T) {
 	}
 }
 
-// If this fails, watchers that nobody asks fill the server's memory with names, forget what a client has yet to ask for, or leave those of
-// another owner without room.
+// If this fails, watchers that nobody asks fill the server's memory with names, forget what a client has yet to
+// ask for, or leave those of another owner without room.
 func TestWatchersAreBounded(t *testing.T) {
 	var ws watchers
 	ws.init()
@@ -100,7 +103,8 @@ func TestWatchersAreBounded(t *testing.T) {
 			ws.keep(w, fsEvent{Name: strings.Repeat("n", 4000), Type: eventTypes["create"]})
 		}
 	}
-	if fill(w); w.bytes > maxWatched || w.bytes < maxWatched/2 || string(w.events[0]) != `{"name":"first","type":"EVENT_TYPE_CREATE"}` {
+	if fill(w); w.bytes > maxWatched || w.bytes < maxWatched/2 ||
+		string(w.events[0]) != `{"name":"first","type":"EVENT_TYPE_CREATE"}` {
 		t.Errorf("%d events with %d bytes are kept, the first is %s", len(w.events), w.bytes, w.events[0])
 	}
 	for n := range maxWatchers {
@@ -161,6 +165,7 @@ func canceled(t *testing.T) context.Context {
 // If this fails, a sandbox is said to have what it has not.
 func TestDefaultsAreTheProvider(t *testing.T) {
 	if defaultMemoryMB != native.DefaultMemory>>20 || defaultCPUs != native.DefaultCPUs {
-		t.Errorf("said: %d CPUs and %d MB; given: %d and %d", defaultCPUs, defaultMemoryMB, native.DefaultCPUs, native.DefaultMemory>>20)
+		t.Errorf("said: %d CPUs and %d MB; given: %d and %d", defaultCPUs, defaultMemoryMB, native.DefaultCPUs,
+			native.DefaultMemory>>20)
 	}
 }

@@ -108,8 +108,9 @@ type lifecycleOut struct {
 // show describes a box to who made or resumed it.
 func (s *Server) show(r *http.Request, b *outboard.Box) sandboxOut {
 	s.handed.add(b)
-	out := sandboxOut{TemplateID: b.Template, SandboxID: string(b.ID), ClientID: clientID, EnvdVersion: envdVersion, EnvdAccessToken: b.Secret,
-		Domain: s.domainFor(r)}
+	out := sandboxOut{TemplateID: b.Template, SandboxID: string(b.ID), ClientID: clientID, EnvdVersion: envdVersion,
+		EnvdAccessToken: b.Secret,
+		Domain:          s.domainFor(r)}
 	if b.Traffic != "" {
 		out.TrafficAccessToken = &b.Traffic
 	}
@@ -118,8 +119,10 @@ func (s *Server) show(r *http.Request, b *outboard.Box) sandboxOut {
 
 func listed(b *outboard.Box) listedOut {
 	l := b.Env.Limits
-	out := listedOut{TemplateID: b.Template, SandboxID: string(b.ID), ClientID: clientID, StartedAt: b.StartedAt, EndAt: b.EndAt,
-		EnvdVersion: envdVersion, CPUCount: cmp.Or(int64(l.CPUs), defaultCPUs), MemoryMB: cmp.Or(l.MemoryBytes>>20, defaultMemoryMB),
+	out := listedOut{TemplateID: b.Template, SandboxID: string(b.ID), ClientID: clientID, StartedAt: b.StartedAt,
+		EndAt:       b.EndAt,
+		EnvdVersion: envdVersion, CPUCount: cmp.Or(int64(l.CPUs), defaultCPUs), MemoryMB: cmp.Or(l.MemoryBytes>>20,
+			defaultMemoryMB),
 		DiskSizeMB: cmp.Or(l.DiskBytes>>20, defaultDiskMB), Metadata: b.Metadata, State: string(b.State)}
 	return out
 }
@@ -145,8 +148,10 @@ func (s *Server) create(ttl time.Duration) func(r *request) (int, any, error) {
 }
 
 func (in *sandboxIn) spec(ttl time.Duration) (control.BoxSpec, error) {
-	p := control.BoxSpec{Template: templateRef(in.TemplateID), Vars: in.EnvVars, Metadata: in.Metadata, TTL: seconds(in.Timeout, ttl)}
-	p.OnTimeout = outboard.TimeoutPolicy{Pause: in.AutoPause, DropMemory: in.AutoPauseMemory != nil && !*in.AutoPauseMemory,
+	p := control.BoxSpec{Template: templateRef(in.TemplateID), Vars: in.EnvVars, Metadata: in.Metadata,
+		TTL: seconds(in.Timeout, ttl)}
+	p.OnTimeout = outboard.TimeoutPolicy{Pause: in.AutoPause, DropMemory: in.AutoPauseMemory != nil &&
+		!*in.AutoPauseMemory,
 		Resume: in.AutoResume != nil && in.AutoResume.Enabled}
 	if in.TemplateID == "" {
 		return p, outboard.Errorf(outboard.Invalid, "templateID is required")
@@ -328,7 +333,8 @@ func (s *Server) list(r *request) (int, any, error) {
 	}
 	for _, state := range states {
 		if !slices.Contains(all, state) {
-			return 0, nil, outboard.Errorf(outboard.Invalid, "state must be running, paused or running,paused, not %q", clip(state))
+			return 0, nil, outboard.Errorf(outboard.Invalid, "state must be running, paused or running,paused, not %q",
+				clip(state))
 		}
 	}
 	order, err := r.oneOf("order", "desc", "asc")
@@ -371,7 +377,8 @@ func (s *Server) list(r *request) (int, any, error) {
 func (s *Server) templateID(r *request, name string) (string, error) {
 	ref, _, tagged := cutName(name)
 	if tagged {
-		return "", outboard.Errorf(outboard.Invalid, "template must be a name or an id, without a tag: sandboxes do not say which tag they began with")
+		return "", outboard.Errorf(outboard.Invalid, "template must be a name or an id, without a tag: sandboxes do "+
+			"not say which tag they began with")
 	}
 	if ref == control.BaseTemplate {
 		return ref, nil
@@ -482,7 +489,8 @@ func page[T any](r *request, list []T, key func(T) pageKey, ascending bool) ([]T
 	if len(list) > limit {
 		list = list[:limit]
 		last := key(list[limit-1])
-		r.w.Header().Set("X-Next-Token", base64.RawURLEncoding.EncodeToString([]byte(last.at.Format(time.RFC3339Nano)+"__"+last.id)))
+		r.w.Header().Set("X-Next-Token",
+			base64.RawURLEncoding.EncodeToString([]byte(last.at.Format(time.RFC3339Nano)+"__"+last.id)))
 	}
 	return list, nil
 }

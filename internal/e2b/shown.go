@@ -62,8 +62,10 @@ const baseBuild = "00000000-0000-0000-0000-000000000000"
 
 func showTemplateBuild(b *outboard.TemplateBuild) templateBuildOut {
 	l := b.Spec.Limits
-	out := templateBuildOut{BuildID: string(b.ID), Status: string(b.State), CreatedAt: b.CreatedAt, UpdatedAt: b.CreatedAt, CPUCount: cmp.Or(int64(l.CPUs), defaultCPUs),
-		MemoryMB: cmp.Or(l.MemoryBytes>>20, defaultMemoryMB), DiskSizeMB: cmp.Or(l.DiskBytes>>20, defaultDiskMB), EnvdVersion: envdVersion}
+	out := templateBuildOut{BuildID: string(b.ID), Status: string(b.State), CreatedAt: b.CreatedAt,
+		UpdatedAt: b.CreatedAt, CPUCount: cmp.Or(int64(l.CPUs), defaultCPUs),
+		MemoryMB: cmp.Or(l.MemoryBytes>>20, defaultMemoryMB), DiskSizeMB: cmp.Or(l.DiskBytes>>20,
+			defaultDiskMB), EnvdVersion: envdVersion}
 	if !b.StartedAt.IsZero() {
 		out.UpdatedAt = b.StartedAt
 	}
@@ -73,7 +75,8 @@ func showTemplateBuild(b *outboard.TemplateBuild) templateBuildOut {
 	return out
 }
 
-// spawned is how often something was begun with, and when last, as far as that is known: of the sandboxes that there are.
+// spawned is how often something was begun with, and when last, as far as that is known: of the sandboxes that
+// there are.
 type spawned struct {
 	n    int
 	last *time.Time
@@ -95,8 +98,10 @@ func (s *Server) spawnedBy(r *request) (map[string]spawned, error) {
 }
 
 func (s *Server) showTemplate(r *request, m *outboard.Template, of spawned) (templateOut, error) {
-	out := templateOut{TemplateID: string(m.ID), CPUCount: defaultCPUs, MemoryMB: defaultMemoryMB, DiskSizeMB: defaultDiskMB, Aliases: []string{m.Name},
-		Names: []string{namespace + m.Name}, CreatedAt: m.CreatedAt, UpdatedAt: m.UpdatedAt, LastSpawnedAt: of.last, SpawnCount: of.n, EnvdVersion: envdVersion}
+	out := templateOut{TemplateID: string(m.ID), CPUCount: defaultCPUs, MemoryMB: defaultMemoryMB,
+		DiskSizeMB: defaultDiskMB, Aliases: []string{m.Name},
+		Names: []string{namespace +
+			m.Name}, CreatedAt: m.CreatedAt, UpdatedAt: m.UpdatedAt, LastSpawnedAt: of.last, SpawnCount: of.n, EnvdVersion: envdVersion}
 	_, builds, err := s.ctl.TemplateBuilds(r.Context(), r.by, string(m.ID))
 	if err != nil || len(builds) == 0 {
 		return out, err
@@ -118,7 +123,8 @@ func (s *Server) listTemplates(r *request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if all, err = page(r, all, func(m outboard.Template) pageKey { return pageKey{m.CreatedAt, string(m.ID)} }, false); err != nil {
+	if all, err = page(r, all, func(m outboard.Template) pageKey { return pageKey{m.CreatedAt, string(m.ID)} },
+		false); err != nil {
 		return 0, nil, err
 	}
 	of, err := s.spawnedBy(r)
@@ -137,8 +143,10 @@ func (s *Server) listTemplates(r *request) (int, any, error) {
 // base is the server's own template. It began with the server.
 func (s *Server) base() (outboard.Template, []outboard.TemplateBuild) {
 	b := outboard.TemplateBuild{ID: baseBuild, State: outboard.TemplateReady, CreatedAt: s.began, EndedAt: s.began}
-	return outboard.Template{ID: control.BaseTemplate, Name: control.BaseTemplate, CreatedAt: s.began, UpdatedAt: s.began,
-		Tags: map[string]outboard.TemplateTag{outboard.DefaultTag: {Build: b.ID, At: s.began}}}, []outboard.TemplateBuild{b}
+	return outboard.Template{ID: control.BaseTemplate, Name: control.BaseTemplate, CreatedAt: s.began,
+		UpdatedAt: s.began,
+		Tags: map[string]outboard.TemplateTag{outboard.DefaultTag: {Build: b.ID,
+			At: s.began}}}, []outboard.TemplateBuild{b}
 }
 
 // template returns the template that the path names, with its newest builds.
@@ -160,10 +168,12 @@ func (s *Server) getTemplate(r *request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if builds, err = page(r, builds, func(b outboard.TemplateBuild) pageKey { return pageKey{b.CreatedAt, string(b.ID)} }, false); err != nil {
+	if builds, err = page(r, builds,
+		func(b outboard.TemplateBuild) pageKey { return pageKey{b.CreatedAt, string(b.ID)} }, false); err != nil {
 		return 0, nil, err
 	}
-	out := withBuildsOut{TemplateID: string(m.ID), Public: m.Name == control.BaseTemplate, Aliases: []string{m.Name}, Names: []string{namespace + m.Name}, CreatedAt: m.CreatedAt,
+	out := withBuildsOut{TemplateID: string(m.ID), Public: m.Name == control.BaseTemplate, Aliases: []string{m.Name},
+		Names: []string{namespace + m.Name}, CreatedAt: m.CreatedAt,
 		UpdatedAt: m.UpdatedAt, LastSpawnedAt: of[string(m.ID)].last, SpawnCount: of[string(m.ID)].n, Builds: make([]templateBuildOut, len(builds))}
 	for i := range builds {
 		out.Builds[i] = showTemplateBuild(&builds[i])

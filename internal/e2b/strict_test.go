@@ -14,14 +14,17 @@ import (
 	"testing"
 )
 
-// Broken if a body that two readers read in two ways is taken, or one of a client that knows more than this server is not.
+// Broken if a body that two readers read in two ways is taken, or one of a client that knows more than this
+// server is not.
 func TestAmbiguousJSON(t *testing.T) {
 	r := newRig(t)
 	box := "/sandboxes/" + r.box.SandboxID
-	bodies := map[string]string{`{"x":1,"x":2}`: "given twice", `{"x":{"y":1,"\u0079":2}}`: "given twice", `{"x":"\ud800"}`: "surrogate",
+	bodies := map[string]string{`{"x":1,"x":2}`: "given twice", `{"x":{"y":1,"\u0079":2}}`: "given twice",
+		`{"x":"\ud800"}`:   "surrogate",
 		"{\"x\":\"\xff\"}": "UTF-8", `{} {}`: "malformed", `{"x":1`: "too early", `[]`: "must be a JSON object", `"x"`: "must be a JSON object",
 		`null`: "must be a JSON object"}
-	controls := []string{"POST /sandboxes", "PUT " + box + "/network", "POST " + box + "/timeout", "POST /v3/templates", "POST /templates/tags"}
+	controls := []string{"POST /sandboxes", "PUT " + box + "/network", "POST " + box + "/timeout", "POST /v3/templates",
+		"POST /templates/tags"}
 	for body, word := range bodies {
 		for _, route := range controls {
 			method, path, _ := strings.Cut(route, " ")
@@ -30,17 +33,22 @@ func TestAmbiguousJSON(t *testing.T) {
 		r.rpcRefused("/filesystem.Filesystem/Stat", body, word)
 		r.rpcRefused("/process.Process/Start", body, word)
 	}
-	r.refused("POST", "/sandboxes", `{"templateID":"base","templateid":"other"}`, 400, "templateid", "it is called templateID")
-	r.refused("POST", "/sandboxes", `{"templateID":"base","network":{"AllowOut":["a.test"]}}`, 400, "network.AllowOut", "it is called allowOut")
+	r.refused("POST", "/sandboxes", `{"templateID":"base","templateid":"other"}`, 400, "templateid",
+		"it is called templateID")
+	r.refused("POST", "/sandboxes", `{"templateID":"base","network":{"AllowOut":["a.test"]}}`, 400, "network.AllowOut",
+		"it is called allowOut")
 	r.rpcRefused("/filesystem.Filesystem/Stat", `{"path":"/","Path":"/etc"}`, "it is called path")
-	r.rpcRefused("/process.Process/Start", `{"process":{"cmd":"true","CMD":"false"}}`, "process.CMD: unknown field; it is called cmd")
+	r.rpcRefused("/process.Process/Start", `{"process":{"cmd":"true","CMD":"false"}}`,
+		"process.CMD: unknown field; it is called cmd")
 
 	var made sandboxOut // the controls: what later versions add, and names that are the client's own
-	if status := r.api("POST", "/sandboxes", `{"templateID":"base","later":{"a":[1]},"metadata":{"k":"1","K":"2"}}`, &made); status != 201 {
+	if status := r.api("POST", "/sandboxes", `{"templateID":"base","later":{"a":[1]},"metadata":{"k":"1","K":"2"}}`,
+		&made); status != 201 {
 		t.Fatalf("a client that knows more: %d", status)
 	}
 	r.api("DELETE", "/sandboxes/"+made.SandboxID, "", nil)
-	if status := r.do(r.envd("/filesystem.Filesystem/Stat", "application/json", []byte(`{"path":"/","later":1}`)), nil); status != 200 {
+	if status := r.do(r.envd("/filesystem.Filesystem/Stat", "application/json", []byte(`{"path":"/","later":1}`)),
+		nil); status != 200 {
 		t.Errorf("a call that knows more: %d", status)
 	}
 }
@@ -63,8 +71,8 @@ func (r *rig) rpcRefused(path, body, word string) {
 	}
 }
 
-// Broken if who has a wrong token or signature for a box is refused without a record, one that is right or a box that is
-// not there has one, or the records have no bound.
+// Broken if who has a wrong token or signature for a box is refused without a record, one that is right or a box
+// that is not there has one, or the records have no bound.
 func TestStrangersAreOnRecord(t *testing.T) {
 	r := rigOf(t, Config{}) // ports ask for the traffic token
 	ask := func(n int, method, target string, headers ...string) int {
@@ -88,14 +96,17 @@ func TestStrangersAreOnRecord(t *testing.T) {
 		status         int
 		record         string // "" = none
 	}{
-		{"POST", "/filesystem.Filesystem/ListDir", at("49983", "X-Access-Token", r.box.EnvdAccessToken), 404, ""}, // of a directory without a name
+		// of a directory without a name
+		{"POST", "/filesystem.Filesystem/ListDir", at("49983", "X-Access-Token", r.box.EnvdAccessToken), 404, ""},
 		{"POST", "/process.Process/List", at("49983", "X-Access-Token", "wrong"), 401, "e2b agent"},
 		{"GET", "/files?path=a&signature=v1_wrong", at("49983"), 401, "e2b agent"},
 		{"GET", "/files?path=a&signature=v1_wrong", nil, 401, "e2b signed file"},
 		{"GET", "/", at("8000"), 403, "e2b port"},
 		{"GET", "/", at("8000", trafficHeader, "wrong"), 403, "e2b port"},
-		{"PUT", "/templates/tplaaaaaaaaaaaaaaaaaaaa/files/" + strings.Repeat("0", 64) + "?expires=1&signature=x", nil, 401, "e2b signed upload"},
-		{"POST", "/process.Process/List", []string{"E2b-Sandbox-Id", "boxaaaaaaaaaaaaaaaaaaaa", "E2b-Sandbox-Port", "49983"}, 502, ""},
+		{"PUT", "/templates/tplaaaaaaaaaaaaaaaaaaaa/files/" + strings.Repeat("0", 64) + "?expires=1&signature=x", nil,
+			401, "e2b signed upload"},
+		{"POST", "/process.Process/List", []string{"E2b-Sandbox-Id", "boxaaaaaaaaaaaaaaaaaaaa", "E2b-Sandbox-Port",
+			"49983"}, 502, ""},
 	} {
 		before := r.records()
 		if status := ask(n+1, c.method, c.target, c.headers...); c.record != "" && status != c.status {
@@ -104,11 +115,13 @@ func TestStrangersAreOnRecord(t *testing.T) {
 		var more []string
 		for _, rec := range r.records()[len(before):] {
 			more = append(more, rec["resource"].(string))
-			if from := fmt.Sprintf("192.0.2.%d:1", n+1); rec["actor"] != "stranger" || !strings.Contains(fmt.Sprint(rec["detail"]), from) {
+			if from := fmt.Sprintf("192.0.2.%d:1", n+1); rec["actor"] != "stranger" ||
+				!strings.Contains(fmt.Sprint(rec["detail"]), from) {
 				t.Errorf("the record is %v, and the request was from %s", rec, from)
 			}
 		}
-		if want := slices.DeleteFunc([]string{c.record}, func(s string) bool { return s == "" }); !slices.Equal(more, want) {
+		if want := slices.DeleteFunc([]string{c.record}, func(s string) bool { return s == "" }); !slices.Equal(more,
+			want) {
 			t.Errorf("%s %s is on record as %q, want %q", c.method, c.target, more, want)
 		}
 	}

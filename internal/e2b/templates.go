@@ -16,8 +16,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/control"
 )
 
-// Templates as the SDKs' Template.build makes them: a build is asked for, files are uploaded by links, the steps are sent, and the status
-// is asked for until it is the end.
+// Templates as the SDKs' Template.build makes them: a build is asked for, files are uploaded by links, the steps
+// are sent, and the status is asked for until it is the end.
 
 type buildRequestIn struct {
 	Name     string   `json:"name"`
@@ -27,7 +27,8 @@ type buildRequestIn struct {
 	MemoryMB *int64   `json:"memoryMB"`
 }
 
-// What the sandboxes of a template may have: at least what E2B's own description of its API says, and no more than any host has.
+// What the sandboxes of a template may have: at least what E2B's own description of its API says, and no more
+// than any host has.
 const (
 	minCPUs, maxCPUs         = 1, 1024
 	minMemoryMB, maxMemoryMB = 128, 8 << 20
@@ -43,7 +44,8 @@ func (in *buildRequestIn) limits() (l outboard.SandboxLimits, err error) {
 	}
 	if n := in.MemoryMB; n != nil {
 		if *n < minMemoryMB || *n > maxMemoryMB {
-			return l, outboard.Errorf(outboard.Invalid, "memoryMB must be %d to %d, not %d", minMemoryMB, maxMemoryMB, *n)
+			return l, outboard.Errorf(outboard.Invalid, "memoryMB must be %d to %d, not %d", minMemoryMB, maxMemoryMB,
+				*n)
 		}
 		l.MemoryBytes = *n << 20
 	}
@@ -79,7 +81,8 @@ func (s *Server) requestBuild(r *request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusAccepted, buildRequestOut{TemplateID: string(m.ID), BuildID: string(b.ID), Names: []string{namespace + m.Name}, Tags: b.Tags,
+	return http.StatusAccepted, buildRequestOut{TemplateID: string(m.ID), BuildID: string(b.ID),
+		Names: []string{namespace + m.Name}, Tags: b.Tags,
 		Aliases: []string{m.Name}}, nil
 }
 
@@ -118,7 +121,8 @@ func (in *registryIn) login() (*control.RegistryLogin, error) {
 		}
 		return &control.RegistryLogin{User: "_json_key", Password: outboard.NewSecret(b.String())}, nil
 	case "aws":
-		return &control.RegistryLogin{AWS: &control.RegistryKey{Region: in.AWSRegion, ID: outboard.NewSecret(in.AWSKeyID), Key: outboard.NewSecret(in.AWSKey)}}, nil
+		return &control.RegistryLogin{AWS: &control.RegistryKey{Region: in.AWSRegion,
+			ID: outboard.NewSecret(in.AWSKeyID), Key: outboard.NewSecret(in.AWSKey)}}, nil
 	}
 	return nil, outboard.Errorf(outboard.Invalid, "fromImageRegistry.type is registry, aws or gcp")
 }
@@ -152,7 +156,8 @@ func (in stepIn) step() (control.TemplateStep, error) {
 			s.Env[pair[0]] = pair[1]
 		}
 	default:
-		return s, outboard.Errorf(outboard.Invalid, "a step of type %q is none of RUN, COPY, ENV, WORKDIR and USER", in.Type)
+		return s, outboard.Errorf(outboard.Invalid, "a step of type %q is none of RUN, COPY, ENV, WORKDIR and USER",
+			in.Type)
 	}
 	if len(s.Mode) == 4 { // as the SDKs pad it
 		s.Mode = strings.TrimPrefix(s.Mode, "0")
@@ -181,14 +186,17 @@ func (s *Server) readBuild(r *request) (p control.TemplateBuildSpec, err error) 
 	if err := decode(r.w, r.Request, &in); err != nil {
 		return p, err
 	}
-	if in.FromImage == "" && clean(in.FromTemplate) == "" { // as E2B has it: what a template begins with is too much to be guessed
-		return p, outboard.Errorf(outboard.Invalid, "a build begins with fromImage or fromTemplate; fromTemplate %q is this server's own programs", control.BaseTemplate)
+	// as E2B has it: what a template begins with is too much to be guessed
+	if in.FromImage == "" && clean(in.FromTemplate) == "" {
+		return p, outboard.Errorf(outboard.Invalid, "a build begins with fromImage or fromTemplate; fromTemplate %q "+
+			"is this server's own programs", control.BaseTemplate)
 	}
 	login, err := in.Registry.login()
 	if err != nil {
 		return p, err
 	}
-	p = control.TemplateBuildSpec{Image: in.FromImage, Login: login, From: templateRef(in.FromTemplate), Start: in.Start, Ready: in.Ready, Force: in.Force}
+	p = control.TemplateBuildSpec{Image: in.FromImage, Login: login, From: templateRef(in.FromTemplate),
+		Start: in.Start, Ready: in.Ready, Force: in.Force}
 	for i, one := range in.Steps {
 		step, err := one.step()
 		if err != nil {
@@ -228,7 +236,8 @@ func whyFailed(b *outboard.TemplateBuild) string {
 	const nobody = "invalid username: "
 	_, who, ok := strings.Cut(b.Error, ": "+nobody)
 	if n := b.ErrorStep; ok && n > 0 && n <= len(b.Spec.Steps) && b.Spec.Steps[n-1].Kind == outboard.StepRun {
-		return fmt.Sprintf("failed to run command '%s': command failed: unauthenticated: %s%s", b.Spec.Steps[n-1].Command, nobody, who)
+		return fmt.Sprintf("failed to run command '%s': command failed: unauthenticated: %s%s",
+			b.Spec.Steps[n-1].Command, nobody, who)
 	}
 	return b.Error
 }
@@ -259,7 +268,8 @@ func (s *Server) buildStatus(r *request) (int, any, error) {
 	for i, l := range lines {
 		plain[i] = l.Message
 	}
-	out := map[string]any{"templateID": m.ID, "buildID": b.ID, "status": b.State, "logEntries": showLines(lines), "logs": plain}
+	out := map[string]any{"templateID": m.ID, "buildID": b.ID, "status": b.State, "logEntries": showLines(lines),
+		"logs": plain}
 	if b.State == outboard.TemplateFailed {
 		reason := reasonOut{Message: whyFailed(&b), LogEntries: []buildLineOut{}}
 		if b.ErrorStep > 0 {
@@ -309,7 +319,8 @@ func (s *Server) removeTags(r *request) (int, any, error) {
 	return http.StatusNoContent, nil, s.ctl.UntagTemplate(r.Context(), r.by, name, tags)
 }
 
-// uploadLink says whether something was uploaded already, and gives a link to upload it: whoever has the link needs no key.
+// uploadLink says whether something was uploaded already, and gives a link to upload it: whoever has the link
+// needs no key.
 func (s *Server) uploadLink(r *request) (int, any, error) {
 	m, present, err := s.ctl.HasTemplateUpload(r.Context(), r.by, templateRef(r.parts[0]), r.parts[1])
 	if err != nil {
@@ -334,7 +345,8 @@ func (s *Server) signedUpload(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	expires, _ := strconv.ParseInt(q.Get("expires"), 10, 64) // what is no number was not signed
 	body := http.MaxBytesReader(w, r.Body, control.MaxTemplateUpload)
-	if err := s.ctl.PutSignedUpload(r.Context(), outboard.TemplateID(parts[2]), parts[4], expires, q.Get("signature"), body); err != nil {
+	if err := s.ctl.PutSignedUpload(r.Context(), outboard.TemplateID(parts[2]), parts[4], expires, q.Get("signature"),
+		body); err != nil {
 		s.stranger(r, "signed upload", err)
 		fail(w, err)
 		return

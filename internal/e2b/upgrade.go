@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 )
 
-// upgrade is the way to a client whose connection becomes that of another protocol, a WebSocket for the most part. Where the end of the box cuts it
-// off, the client is not told that all has been said.
+// upgrade is the way to a client whose connection becomes that of another protocol, a WebSocket for the most
+// part. Where the end of the box cuts it off, the client is not told that all has been said.
 type upgrade struct {
 	http.ResponseWriter
 	cut atomic.Bool // the box's end broke off, and was not ended by the program

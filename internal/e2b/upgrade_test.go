@@ -16,15 +16,17 @@ import (
 	"time"
 )
 
-// If this fails, a connection that has become another protocol's (a WebSocket) ends for its client as if the program had ended it, when it was the box
-// that was paused or removed; or what a client says at once is lost.
+// If this fails, a connection that has become another protocol's (a WebSocket) ends for its client as if the
+// program had ended it, when it was the box that was paused or removed; or what a client says at once is lost.
 func TestUpgradeIsCut(t *testing.T) {
 	r := newRig(t)
 	var box sandboxOut
-	if status := r.api("POST", "/sandboxes", `{"templateID":"base","autoPause":true,"autoResume":{"enabled":true}}`, &box); status != http.StatusCreated {
+	if status := r.api("POST", "/sandboxes", `{"templateID":"base","autoPause":true,"autoResume":{"enabled":true}}`,
+		&box); status != http.StatusCreated {
 		t.Fatalf("a box that visits wake: %d", status)
 	}
-	program := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { // a plain process here
+	// a plain process here
+	program := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		conn, brw, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			t.Error(err)
@@ -49,8 +51,10 @@ func TestUpgradeIsCut(t *testing.T) {
 	}{
 		{"the program ends it", func(conn net.Conn) { fmt.Fprint(conn, "quit\n") }, io.EOF},
 		{"the client has said all", func(conn net.Conn) { _ = conn.(*net.TCPConn).CloseWrite() }, io.EOF},
-		{"a pause", func(net.Conn) { r.api("POST", "/sandboxes/"+box.SandboxID+"/pause", "", nil) }, syscall.ECONNRESET},
-		{"its end, after a visit woke it", func(net.Conn) { r.api("DELETE", "/sandboxes/"+box.SandboxID, "", nil) }, syscall.ECONNRESET},
+		{"a pause", func(net.Conn) { r.api("POST", "/sandboxes/"+box.SandboxID+"/pause", "", nil) },
+			syscall.ECONNRESET},
+		{"its end, after a visit woke it", func(net.Conn) { r.api("DELETE", "/sandboxes/"+box.SandboxID, "", nil) },
+			syscall.ECONNRESET},
 	} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
 		if err != nil {
@@ -60,7 +64,8 @@ func TestUpgradeIsCut(t *testing.T) {
 		if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %d-%s.localhost\r\nConnection: Upgrade\r\nUpgrade: lines\r\n\r\nat once\n", port, box.SandboxID)
+		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %d-%s.localhost\r\nConnection: Upgrade\r\nUpgrade: "+
+			"lines\r\n\r\nat once\n", port, box.SandboxID)
 		from := bufio.NewReader(conn)
 		res, err := http.ReadResponse(from, nil)
 		if err != nil || res.StatusCode != http.StatusSwitchingProtocols {

@@ -39,7 +39,8 @@ const hostname = "outboard"
 // itself refuses a request of a sandbox to itself, about which nobody needs to be asked: the gateway is not
 // inside, and could not reach it.
 func itself(host, rule, why string) *refusal {
-	return refuse(http.StatusForbidden, rule, "%s; %s is your own machine, which is not reached through the gateway", why, host).
+	return refuse(http.StatusForbidden, rule, "%s; %s is your own machine, which is not reached through the gateway",
+		why, host).
 		withHint("connect directly: set no_proxy=%s (curl: --noproxy %s)", host, host)
 }
 
@@ -50,8 +51,10 @@ func (p *port) unlisted(ctx context.Context, req Request, v netrule.Verdict) *re
 		return itself(req.Host, v.Rule, v.Reason)
 	}
 	if _, err := netip.ParseAddr(req.Host); err == nil {
-		if _, err := p.g.cfg.Guard.Lookup(ctx, req.Host); err != nil { // nobody needs to be asked about what an allow would not change
-			return refuse(http.StatusForbidden, v.Rule, "%s, and none could: it is not an address that this server lets sandboxes reach", v.Reason)
+		// nobody needs to be asked about what an allow would not change
+		if _, err := p.g.cfg.Guard.Lookup(ctx, req.Host); err != nil {
+			return refuse(http.StatusForbidden, v.Rule, "%s, and none could: it is not an address that this server "+
+				"lets sandboxes reach", v.Reason)
 		}
 	}
 	if req.WebSocket { // a question is about requests; an allow of it lets no WebSocket in
@@ -59,14 +62,17 @@ func (p *port) unlisted(ctx context.Context, req Request, v netrule.Verdict) *re
 		if p.subject.Session == "" {
 			return no.withHint("it takes a rule with websocket: true in egress.boxes.rules of the server")
 		}
-		return no.withHint("a person can let it in: outboard net allow %s %s --websocket", p.subject.Session, net.JoinHostPort(req.Host, strconv.Itoa(req.Port)))
+		return no.withHint("a person can let it in: outboard net allow %s %s --websocket", p.subject.Session,
+			net.JoinHostPort(req.Host, strconv.Itoa(req.Port)))
 	}
 	no := p.teach(req, &refusal{status: http.StatusForbidden, rule: v.Rule, reason: v.Reason})
 	if p.subject.Box != "" && !v.Firm {
-		no.reason += "; what boxes may reach at most says egress.boxes of the server's configuration, and this one's own settings may say less"
+		no.reason += "; what boxes may reach at most says egress.boxes of the server's configuration, and this " +
+			"one's own settings may say less"
 	}
 	if n := &p.subject.Config.Env.Networking; !v.Firm && n.Mode == "limited" {
-		p.ask(ctx, req, no, Question{Why: v.Reason, Rules: []string{v.Rule}, Approver: n.Ask.Approver, Timeout: time.Duration(n.Ask.TimeoutSec) * time.Second})
+		p.ask(ctx, req, no, Question{Why: v.Reason, Rules: []string{v.Rule}, Approver: n.Ask.Approver,
+			Timeout: time.Duration(n.Ask.TimeoutSec) * time.Second})
 	}
 	return no
 }

@@ -43,15 +43,18 @@ func (a asking) Decide(_ context.Context, r egress.Request) (egress.Verdict, err
 	if r.Host != a.host {
 		return egress.Verdict{Allow: true}, nil
 	}
-	return egress.Verdict{Rule: "operator/ask", Reason: "a person decides", Ask: &egress.Question{Rules: []string{"operator/ask"}, Policy: true, Approver: "admin"}}, nil
+	return egress.Verdict{Rule: "operator/ask", Reason: "a person decides",
+		Ask: &egress.Question{Rules: []string{"operator/ask"}, Policy: true, Approver: "admin"}}, nil
 }
 
-// Broken if a refused host is not asked about, waits for the answer, is asked about for every request, or what a rule denies by name is
-// asked about as well; or an allow does not let it pass, or lets it pass more often than it says.
+// Broken if a refused host is not asked about, waits for the answer, is asked about for every request, or what a
+// rule denies by name is asked about as well; or an allow does not let it pass, or lets it pass more often than
+// it says.
 func TestRefusedHostsAreAskedAbout(t *testing.T) {
 	var c clock
 	a := &asker{says: egress.Asked{Approval: "apr_1"}}
-	r := newRig(t, rules(anyPort("a.test"), anyPort("policy.test"), outboard.NetRule{Host: "denied.test", Port: -1, Deny: true}), moving(&c),
+	r := newRig(t, rules(anyPort("a.test"), anyPort("policy.test"), outboard.NetRule{Host: "denied.test", Port: -1,
+		Deny: true}), moving(&c),
 		func(cfg *egress.Config, s *outboard.SessionConfig) {
 			cfg.Asker, cfg.Policy = a, asking{"policy.test"}
 			s.Env.Networking.Ask = outboard.NetAsk{Approver: "other"}
@@ -69,12 +72,14 @@ func TestRefusedHostsAreAskedAbout(t *testing.T) {
 	expect(r.http("new.test", "/x"), 403, "a person was asked: apr_1", "new.test false other default")
 	expect(r.http("new.test", "/y"), 403, "a person was asked: apr_1") // a moment later
 	expect(r.http("denied.test", "/"), 403, "a rule denies it")
-	for _, address := range []string{"169.254.169.254", "10.0.0.1", "[fd00:ec2::254]"} { // which an allow would not make reachable
+	// which an allow would not make reachable
+	for _, address := range []string{"169.254.169.254", "10.0.0.1", "[fd00:ec2::254]"} {
 		expect("http://"+address+"/", 403, "none could")
 	}
 	expect("http://192.88.98.1/", 403, "a person was asked: apr_1", "192.88.98.1 false other default")
 	expect(r.http("policy.test", "/"), 403, "a person was asked: apr_1", "policy.test true admin operator/ask")
-	if code, text := get(t, r.client(true), r.https("tunnel.test", "/")); code != 0 || !strings.Contains(text, "Forbidden") {
+	if code, text := get(t, r.client(true), r.https("tunnel.test", "/")); code != 0 ||
+		!strings.Contains(text, "Forbidden") {
 		t.Errorf("a tunnel: %d %s", code, text)
 	}
 	if got := a.take(); len(got) != 1 || !strings.HasPrefix(got[0], "tunnel.test ") {
@@ -89,7 +94,8 @@ func TestRefusedHostsAreAskedAbout(t *testing.T) {
 		}
 	}
 	// The answer, as it is stored.
-	err := r.store.AllowNet(t.Context(), outboard.NetGrant{ID: "ngrt_1", Session: r.session, Host: "new.test", Port: portOf(r.plain), Uses: 1, CreatedAt: time.Now()}, outboard.Answer{}, nil)
+	err := r.store.AllowNet(t.Context(), outboard.NetGrant{ID: "ngrt_1", Session: r.session, Host: "new.test",
+		Port: portOf(r.plain), Uses: 1, CreatedAt: time.Now()}, outboard.Answer{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,13 +136,16 @@ func TestAPolicyThatCannotBeRead(t *testing.T) {
 		hits   int64
 	}{
 		{nil, 200, "served", 1},
-		{outboard.Errorf(outboard.Unavailable, "the database at db.internal is away"), 503, "cannot be read at the moment", 0},
+		{outboard.Errorf(outboard.Unavailable, "the database at db.internal is away"), 503,
+			"cannot be read at the moment", 0},
 		{outboard.Errorf(outboard.Internal, "a rule of db.internal panicked"), 403, "could not be evaluated", 0},
 	} {
-		r := newRig(t, rules(anyPort("a.test")), func(cfg *egress.Config, _ *outboard.SessionConfig) { cfg.Policy = unread{c.err} })
+		r := newRig(t, rules(anyPort("a.test")),
+			func(cfg *egress.Config, _ *outboard.SessionConfig) { cfg.Policy = unread{c.err} })
 		r.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") })
 		code, text := get(t, r.client(true), r.http("a.test", "/"))
-		if code != c.status || !strings.Contains(text, c.text) || strings.Contains(text, "db.internal") || r.hits.Load() != c.hits {
+		if code != c.status || !strings.Contains(text, c.text) || strings.Contains(text, "db.internal") ||
+			r.hits.Load() != c.hits {
 			t.Errorf("%v: %d %s, and the server was asked %d times", c.err, code, text, r.hits.Load())
 		}
 	}
@@ -147,8 +156,10 @@ func TestAVerdictHoldsWhileItsLogDoes(t *testing.T) {
 	g := &growing{then: egress.Verdict{Rule: "platform/taint", Reason: "it is tainted now"}}
 	r := newRig(t, rules(anyPort("a.test")), func(cfg *egress.Config, _ *outboard.SessionConfig) { cfg.Policy = g })
 	r.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") })
-	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread)}
-	h, err := r.store.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{}))
+	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
+		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread)}
+	h, err := r.store.CreateSession(t.Context(), h, outboard.SessionConfig{},
+		outboard.NewEvent("", &outboard.SessionCreated{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +178,8 @@ func TestAVerdictHoldsWhileItsLogDoes(t *testing.T) {
 	} {
 		g.heads = c.heads
 		before, records := r.hits.Load(), len(r.audit(t))
-		if code, text := get(t, r.client(true), r.http("a.test", "/")); code != c.status || !strings.Contains(text, c.text) {
+		if code, text := get(t, r.client(true), r.http("a.test", "/")); code != c.status ||
+			!strings.Contains(text, c.text) {
 			t.Errorf("%v: %d %s", c.heads, code, text)
 		}
 		if n := r.hits.Load() - before; n != c.hits {

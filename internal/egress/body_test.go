@@ -11,12 +11,13 @@ import (
 	"github.com/outboard-dev/outboard/internal/egress"
 )
 
-// Broken if a secret of letters that mean something in a form or in JSON arrives as another one, or a short body with a placeholder is sent
-// without a length, which not every server takes.
+// Broken if a secret of letters that mean something in a form or in JSON arrives as another one, or a short body
+// with a placeholder is sent without a length, which not every server takes.
 func TestPlaceholderInABody(t *testing.T) {
 	const ph, value = "sk-outboard0123456789abcdef0123456789abcdef01234567", `a+b/c==&d=%41"e\f` + "\n<g>"
-	r := newRig(t, rules(anyPort("a.test")), credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
-		Replace: []egress.Placeholder{{Placeholder: ph, Value: value, Header: true, Body: true}}}}))
+	r := newRig(t, rules(anyPort("a.test")),
+		credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
+			Replace: []egress.Placeholder{{Placeholder: ph, Value: value, Header: true, Body: true}}}}))
 	var body, kind string
 	var length int64
 	r.mux.HandleFunc("/", func(_ http.ResponseWriter, q *http.Request) {
@@ -49,7 +50,8 @@ func TestPlaceholderInABody(t *testing.T) {
 		{ofForm + ";charset=UTF-8", "more=1&k=" + ph, form, true},
 		{ofForm, "more=1&k=" + ph + "&x=" + long, form, false},
 		{ofJSON, `{"K":"` + ph + `","More":"1"}`, object, true},
-		{ofForm, "\n" + `{"K":"` + ph + `","More":"1"}`, object, true}, // what a client calls JSON that it does not name
+		// what a client calls JSON that it does not name
+		{ofForm, "\n" + `{"K":"` + ph + `","More":"1"}`, object, true},
 		{ofJSON, `{"K":"` + ph + `","More":"1","x":"` + long + `"}`, object, false},
 		{"text/plain", ph + " more", raw, true},
 		{"", ph + " more", raw, true},

@@ -10,7 +10,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/egress"
 )
 
-// Broken if the head of a request can be of any size, or its record does not say where it was to go because another part of it is long.
+// Broken if the head of a request can be of any size, or its record does not say where it was to go because
+// another part of it is long.
 func TestHeadsAreBounded(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")))
 	r.mux.HandleFunc("/", func(http.ResponseWriter, *http.Request) {})
@@ -27,7 +28,8 @@ func TestHeadsAreBounded(t *testing.T) {
 		header       http.Header
 		status       int
 	}{
-		"an honest one":     {"PROPFIND", "/x?" + strings.Repeat("q", 8000), http.Header{"Cookie": {strings.Repeat("c", 16_000)}}, 200},
+		"an honest one": {"PROPFIND", "/x?" + strings.Repeat("q", 8000),
+			http.Header{"Cookie": {strings.Repeat("c", 16_000)}}, 200},
 		"a long method":     {strings.Repeat("M", 60_000), "/x", nil, 400},
 		"a longish method":  {strings.Repeat("M", 33), "/x", nil, 400},
 		"a long query":      {"GET", "/x?" + strings.Repeat("q", 40_000), nil, 414},
@@ -61,7 +63,8 @@ func TestEveryByteCounts(t *testing.T) {
 	sent := 0
 	for range room {
 		n := len("MKWORKSPACE-AND-SOMETHING-LONGER /x HTTP/1.1\r\nHost: a.test:12345\r\n\r\n")
-		code, _ := do(t, r.client(false), "MKWORKSPACE-AND-SOMETHING-LONGER", r.http("a.test", "/x"), http.Header{"User-Agent": {""}})
+		code, _ := do(t, r.client(false), "MKWORKSPACE-AND-SOMETHING-LONGER", r.http("a.test", "/x"),
+			http.Header{"User-Agent": {""}})
 		if code == 429 {
 			break
 		}
@@ -80,8 +83,8 @@ func TestEveryByteCounts(t *testing.T) {
 	}
 }
 
-// Broken if a server can bring a secret back in the name of a header, of an answer, an interim one, a trailer or a handshake, or in the
-// words beside a status, or where it sends a client next.
+// Broken if a server can bring a secret back in the name of a header, of an answer, an interim one, a trailer or
+// a handshake, or in the words beside a status, or where it sends a client next.
 func TestNamesAreCovered(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")), scrubbing())
 	r.mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
@@ -103,11 +106,13 @@ func TestNamesAreCovered(t *testing.T) {
 			return
 		}
 		defer c.Close()
-		fmt.Fprint(c, strings.Replace(strings.TrimSuffix(opened, "\r\n"), "Switching Protocols", secret, 1)+"X-"+secret+": 1\r\n\r\n")
+		fmt.Fprint(c, strings.Replace(strings.TrimSuffix(opened, "\r\n"), "Switching Protocols", secret,
+			1)+"X-"+secret+": 1\r\n\r\n")
 	})
 	seen := func(what string, status string, list ...http.Header) {
 		t.Helper()
-		if text := strings.ToLower(fmt.Sprint(status, list)); strings.Contains(text, streamSecret) || !strings.Contains(text, strings.Repeat("*", len(streamSecret))) {
+		if text := strings.ToLower(fmt.Sprint(status, list)); strings.Contains(text, streamSecret) ||
+			!strings.Contains(text, strings.Repeat("*", len(streamSecret))) {
 			t.Errorf("%s: %s", what, text)
 		}
 	}
@@ -137,27 +142,33 @@ func TestNamesAreCovered(t *testing.T) {
 	seen("a handshake", resp.Status, resp.Header)
 }
 
-// Broken if somebody is asked about the sandbox's own machine, or a program is not told that it must go there by itself.
+// Broken if somebody is asked about the sandbox's own machine, or a program is not told that it must go there by
+// itself.
 func TestItselfIsNobodysQuestion(t *testing.T) {
 	a := &asker{says: egress.Asked{Approval: "apr_1"}}
 	r := newRig(t, rules(anyPort("a.test")), func(cfg *egress.Config, _ *outboard.SessionConfig) {
 		cfg.Asker = a
 		cfg.Guard.Private = nil
 	})
-	for _, host := range []string{"127.0.0.1", "127.0.1.1", "127.0.0.2", "0.0.0.0", "[::1]", "[::]", "localhost", "LOCALHOST.", "app.localhost",
+	for _, host := range []string{"127.0.0.1", "127.0.1.1", "127.0.0.2", "0.0.0.0", "[::1]", "[::]", "localhost",
+		"LOCALHOST.", "app.localhost",
 		"ip6-localhost", "ip6-loopback", "outboard"} {
 		code, body := get(t, r.client(true), "http://"+host+":8000/")
-		if got := a.take(); code != 403 || len(got) != 0 || !strings.Contains(body, "your own machine") || !strings.Contains(body, "no_proxy=") || strings.Contains(body, "net allow") {
+		if got := a.take(); code != 403 || len(got) != 0 || !strings.Contains(body, "your own machine") ||
+			!strings.Contains(body, "no_proxy=") || strings.Contains(body, "net allow") {
 			t.Errorf("%s: %d %s, asked %q", host, code, body, got)
 		}
 	}
-	for _, host := range []string{"127.1", "127.0.1", "2130706433", "0x7f000001", "0177.0.0.1", "0", "[::ffff:127.0.0.1]"} { // no hosts
+	// no hosts
+	for _, host := range []string{"127.1", "127.0.1", "2130706433", "0x7f000001", "0177.0.0.1", "0",
+		"[::ffff:127.0.0.1]"} {
 		code, body := get(t, r.client(true), "http://"+host+":8000/")
 		if got := a.take(); code != 400 || len(got) != 0 || !strings.Contains(body, "the host is not one") {
 			t.Errorf("%s: %d %s, asked %q", host, code, body, got)
 		}
 	}
-	if code, body := get(t, r.client(true), "https://localhost:8443/"); code != 0 || !strings.Contains(body, "Forbidden") || len(a.take()) != 0 {
+	if code, body := get(t, r.client(true), "https://localhost:8443/"); code != 0 ||
+		!strings.Contains(body, "Forbidden") || len(a.take()) != 0 {
 		t.Errorf("a tunnel: %d %s", code, body)
 	}
 	for _, host := range []string{"other.test", "localhost.test", "127.test", "127.0.0.1.test"} { // the controls
@@ -168,28 +179,34 @@ func TestItselfIsNobodysQuestion(t *testing.T) {
 	open := newRig(t, func(cfg *egress.Config, s *outboard.SessionConfig) {
 		cfg.Guard.Private, s.Env.Networking.Mode = nil, "unrestricted"
 	})
-	if code, body := get(t, open.client(true), "http://127.0.0.1:8000/"); code != 403 || !strings.Contains(body, "your own machine") {
+	if code, body := get(t, open.client(true), "http://127.0.0.1:8000/"); code != 403 ||
+		!strings.Contains(body, "your own machine") {
 		t.Errorf("unrestricted: %d %s", code, body)
 	}
 }
 
-// Broken if a placeholder in a path or a query is not replaced where its credential says so, is taken away, comes out in another way than it
-// must be written there, is on record with its value, or leaves unreplaced.
+// Broken if a placeholder in a path or a query is not replaced where its credential says so, is taken away,
+// comes out in another way than it must be written there, is on record with its value, or leaves unreplaced.
 func TestPlaceholdersInPathAndQuery(t *testing.T) {
 	const ph, value = "outboard0123456789abcdef0123456789abcdef01234567", "12:a/b c?&%.."
 	injection := func(p egress.Placeholder) option {
 		p.Placeholder, p.Value, p.Name = ph, value, "BOT"
-		return credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true, Replace: []egress.Placeholder{p},
+		return credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
+			Replace:    []egress.Placeholder{p},
 			StripQuery: []string{"key", "access_token"}, Scrub: []string{value}}})
 	}
 	for name, c := range map[string]struct {
 		at           egress.Placeholder
 		path, arrive string // what arrives, escaped; "" = it is refused
 	}{
-		"in the path":                {egress.Placeholder{Path: true}, "/bot" + ph + "/getMe", "/bot12:a%2Fb%20c%3F&%25%2E%2E/getMe"},
-		"in a parameter":             {egress.Placeholder{Query: true}, "/x?p=" + ph + "&q=1", "/x?p=12%3Aa%2Fb+c%3F%26%25..&q=1"},
-		"in one that holds keys":     {egress.Placeholder{Query: true}, "/x?key=" + ph + "&access_token=" + ph, "/x?key=12%3Aa%2Fb+c%3F%26%25..&access_token=12%3Aa%2Fb+c%3F%26%25.."},
-		"another key beside it":      {egress.Placeholder{Query: true}, "/x?key=their-own-key-0123456789abc&p=" + ph, "/x?p=12%3Aa%2Fb+c%3F%26%25.."},
+		"in the path": {egress.Placeholder{Path: true}, "/bot" + ph + "/getMe",
+			"/bot12:a%2Fb%20c%3F&%25%2E%2E/getMe"},
+		"in a parameter": {egress.Placeholder{Query: true}, "/x?p=" + ph + "&q=1",
+			"/x?p=12%3Aa%2Fb+c%3F%26%25..&q=1"},
+		"in one that holds keys": {egress.Placeholder{Query: true}, "/x?key=" + ph + "&access_token=" + ph,
+			"/x?key=12%3Aa%2Fb+c%3F%26%25..&access_token=12%3Aa%2Fb+c%3F%26%25.."},
+		"another key beside it": {egress.Placeholder{Query: true}, "/x?key=their-own-key-0123456789abc&p=" + ph,
+			"/x?p=12%3Aa%2Fb+c%3F%26%25.."},
 		"none":                       {egress.Placeholder{Header: true}, "/x?p=1", "/x?p=1"},
 		"in a path that is not for":  {egress.Placeholder{Header: true, Query: true}, "/bot" + ph + "/getMe", ""},
 		"in a query that is not for": {egress.Placeholder{Header: true, Path: true}, "/x?p=" + ph, ""},
@@ -210,14 +227,16 @@ func TestPlaceholdersInPathAndQuery(t *testing.T) {
 			}
 		}
 		for _, a := range r.audit(t) {
-			if strings.Contains(a.Resource+string(a.Detail), "12:a") || strings.Contains(a.Resource+string(a.Detail), "12%3Aa") {
+			if strings.Contains(a.Resource+string(a.Detail), "12:a") ||
+				strings.Contains(a.Resource+string(a.Detail), "12%3Aa") {
 				t.Errorf("%s: on record is %s", name, a.Resource)
 			}
 		}
 	}
 	// A header that a credential of bodies alone does not replace.
 	r := newRig(t, rules(anyPort("a.test")), injection(egress.Placeholder{Body: true}))
-	if code, body := do(t, r.client(false), "GET", r.http("a.test", "/x"), http.Header{"X-Key": {ph}}); code != 403 || !strings.Contains(body, "headers") {
+	if code, body := do(t, r.client(false), "GET", r.http("a.test", "/x"), http.Header{"X-Key": {ph}}); code != 403 ||
+		!strings.Contains(body, "headers") {
 		t.Errorf("a header: %d %s", code, body)
 	}
 }

@@ -19,7 +19,8 @@ import (
 func boxRig(t *testing.T, most outboard.Networking, net outboard.BoxNetwork) (*rig, outboard.Box) {
 	t.Helper()
 	r := newRig(t, func(c *egress.Config, s *outboard.SessionConfig) { c.Boxes, s.Owner.Name = most, ofBox })
-	b := outboard.Box{ID: outboard.NewBoxID(), Org: "org_boxes", Owner: "apikey_1", State: outboard.BoxRunning, Net: net, CreatedAt: time.Now(), EndAt: time.Now()}
+	b := outboard.Box{ID: outboard.NewBoxID(), Org: "org_boxes", Owner: "apikey_1", State: outboard.BoxRunning,
+		Net: net, CreatedAt: time.Now(), EndAt: time.Now()}
 	if err := r.store.AddBox(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
@@ -30,22 +31,26 @@ func boxRig(t *testing.T, most outboard.Networking, net outboard.BoxNetwork) (*r
 
 func (r *rig) setBox(t *testing.T, id outboard.BoxID, net outboard.BoxNetwork) {
 	t.Helper()
-	if _, err := r.store.ChangeBox(t.Context(), id, func(b *outboard.Box) error { b.Net = net; return nil }); err != nil {
+	if _, err := r.store.ChangeBox(t.Context(), id,
+		func(b *outboard.Box) error { b.Net = net; return nil }); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Broken if a box reaches what its settings or the server's bound deny, if a change of its settings does not hold for the next request,
-// also on a connection that is open, or if its requests are not in the audit under its name, with the rule that decided.
+// Broken if a box reaches what its settings or the server's bound deny, if a change of its settings does not
+// hold for the next request, also on a connection that is open, or if its requests are not in the audit under
+// its name, with the rule that decided.
 func TestBoxRules(t *testing.T) {
-	r, b := boxRig(t, outboard.Networking{Mode: "unrestricted"}, outboard.BoxNetwork{Closed: true, Allow: []string{"a.test"}})
+	r, b := boxRig(t, outboard.Networking{Mode: "unrestricted"}, outboard.BoxNetwork{Closed: true,
+		Allow: []string{"a.test"}})
 	for _, proxy := range []bool{false, true} {
 		c := r.client(proxy)
 		check := func(host string, want int) {
 			t.Helper()
 			for _, address := range []string{r.http(host, "/x"), r.https(host, "/x")} {
 				status, text := get(t, c, address)
-				refusedTunnel := proxy && want == http.StatusForbidden && status == 0 && strings.Contains(text, "Forbidden")
+				refusedTunnel := proxy && want == http.StatusForbidden && status == 0 &&
+					strings.Contains(text, "Forbidden")
 				if status != want && !refusedTunnel {
 					t.Errorf("proxy %v: %s: %d %s, want %d", proxy, address, status, text, want)
 				}
@@ -86,19 +91,23 @@ func TestBoxRules(t *testing.T) {
 	if err := r.store.DeleteBox(t.Context(), b.ID); err != nil {
 		t.Fatal(err)
 	}
-	if status, text := get(t, r.client(false), r.http("a.test", "/")); status != 403 || !strings.Contains(text, "removed") {
+	if status, text := get(t, r.client(false), r.http("a.test", "/")); status != 403 ||
+		!strings.Contains(text, "removed") {
 		t.Errorf("a box that is gone: %d %s", status, text)
 	}
 }
 
-// Broken if a network that a box is let reach lets it reach more: a name that leads there, or what the operator has not opened; if a name
-// that nothing allows is looked up, which tells whoever answers for it what the sandbox wants to say; or if such an address cannot be reached.
+// Broken if a network that a box is let reach lets it reach more: a name that leads there, or what the operator
+// has not opened; if a name that nothing allows is looked up, which tells whoever answers for it what the
+// sandbox wants to say; or if such an address cannot be reached.
 func TestBoxAllowedNetwork(t *testing.T) {
-	r, b := boxRig(t, outboard.Networking{Mode: "unrestricted"}, outboard.BoxNetwork{Closed: true, Allow: []string{"127.0.0.0/24", "10.0.0.0/8", "169.254.0.0/16", "a.test"}})
+	r, b := boxRig(t, outboard.Networking{Mode: "unrestricted"}, outboard.BoxNetwork{Closed: true,
+		Allow: []string{"127.0.0.0/24", "10.0.0.0/8", "169.254.0.0/16", "a.test"}})
 	r.names["inside.test"], r.names["a.test"] = []string{"127.0.0.1"}, []string{"127.0.0.1"}
 	for _, proxy := range []bool{false, true} {
 		c := r.client(proxy)
-		for host, want := range map[string]string{"127.0.0.1": "here", "a.test": "here", // by its address, and by its name
+		// by its address, and by its name
+		for host, want := range map[string]string{"127.0.0.1": "here", "a.test": "here",
 			"inside.test": "no rule lets", "127.0.1.1": "no rule lets", "127.0.0.1.x.test": "no rule lets",
 			"10.1.2.3": "not on the public internet", "169.254.169.254": "not on the public internet"} {
 			if _, text := get(t, c, r.http(host, "/x")); !strings.Contains(text, want) {
@@ -115,11 +124,12 @@ func TestBoxAllowedNetwork(t *testing.T) {
 	}
 }
 
-// Broken if an exception from a denied network is not one, or is one for addresses beyond it: by another name, by a name of two addresses,
-// or by a name that leads elsewhere the next time.
+// Broken if an exception from a denied network is not one, or is one for addresses beyond it: by another name,
+// by a name of two addresses, or by a name that leads elsewhere the next time.
 func TestBoxException(t *testing.T) {
 	r, b := boxRig(t, outboard.Networking{Mode: "unrestricted"}, outboard.BoxNetwork{Deny: []string{"127.0.0.0/8"}})
-	r.names["out.test"], r.names["two.test"], r.names["turns.test"] = []string{"127.0.0.2"}, []string{"127.0.0.1", "127.0.0.2"}, []string{"127.0.0.1"}
+	r.names["out.test"], r.names["two.test"], r.names["turns.test"] = []string{"127.0.0.2"}, []string{"127.0.0.1",
+		"127.0.0.2"}, []string{"127.0.0.1"}
 	check := func(host string, want int) {
 		t.Helper()
 		if status, text := get(t, r.client(false), r.http(host, "/x")); status != want {
@@ -134,15 +144,18 @@ func TestBoxException(t *testing.T) {
 	check("127.0.0.2", 403)
 	check("out.test", 403)
 	check("two.test", 403)
-	if status, text := get(t, r.client(true), r.https("127.0.0.2", "/x")); status != 0 || !strings.Contains(text, "Forbidden") {
+	if status, text := get(t, r.client(true), r.https("127.0.0.2", "/x")); status != 0 ||
+		!strings.Contains(text, "Forbidden") {
 		t.Errorf("a tunnel beyond the exception: %d %s", status, text)
 	}
-	r.setBox(t, b.ID, outboard.BoxNetwork{Deny: []string{"127.0.0.0/8", "127.0.0.1/32"}, Allow: []string{"127.0.0.0/30"}})
+	r.setBox(t, b.ID, outboard.BoxNetwork{Deny: []string{"127.0.0.0/8", "127.0.0.1/32"},
+		Allow: []string{"127.0.0.0/30"}})
 	check("turns.test", 200) // what is allowed wins, also over what is denied more narrowly
 	r.mu.Lock()
 	r.names["turns.test"] = []string{"127.0.0.9"}
 	r.mu.Unlock()
-	r.setBox(t, b.ID, outboard.BoxNetwork{Deny: []string{"127.0.0.0/8"}, Allow: []string{"127.0.0.0/30"}}) // no connection is kept
+	// no connection is kept
+	r.setBox(t, b.ID, outboard.BoxNetwork{Deny: []string{"127.0.0.0/8"}, Allow: []string{"127.0.0.0/30"}})
 	check("turns.test", 403)
 }
 
@@ -153,13 +166,16 @@ func TestBoxBound(t *testing.T) {
 		most outboard.Networking
 		want int
 	}{
-		"open":               {outboard.Networking{Mode: "unrestricted"}, 200},
-		"not set":            {outboard.Networking{}, 403},
-		"nothing":            {outboard.Networking{Mode: "limited"}, 403},
-		"none":               {outboard.Networking{Mode: "none"}, 403},
-		"something else":     {outboard.Networking{Mode: "limited", Rules: []outboard.NetRule{{Host: "b.test", Port: -1}}}, 403},
-		"that host":          {outboard.Networking{Mode: "limited", Rules: []outboard.NetRule{{Host: "*.test", Port: -1}}}, 200},
-		"that host, to post": {outboard.Networking{Mode: "limited", Rules: []outboard.NetRule{{Host: "a.test", Port: -1, Methods: []string{"POST"}}}}, 403},
+		"open":    {outboard.Networking{Mode: "unrestricted"}, 200},
+		"not set": {outboard.Networking{}, 403},
+		"nothing": {outboard.Networking{Mode: "limited"}, 403},
+		"none":    {outboard.Networking{Mode: "none"}, 403},
+		"something else": {outboard.Networking{Mode: "limited",
+			Rules: []outboard.NetRule{{Host: "b.test", Port: -1}}}, 403},
+		"that host": {outboard.Networking{Mode: "limited",
+			Rules: []outboard.NetRule{{Host: "*.test", Port: -1}}}, 200},
+		"that host, to post": {outboard.Networking{Mode: "limited",
+			Rules: []outboard.NetRule{{Host: "a.test", Port: -1, Methods: []string{"POST"}}}}, 403},
 	} {
 		r, _ := boxRig(t, c.most, wish)
 		if status, text := get(t, r.client(false), r.http("a.test", "/")); status != c.want {
@@ -196,7 +212,8 @@ func TestBoxStreamsEnd(t *testing.T) {
 	}
 }
 
-// Broken if a request that was judged by what a box's settings say now is ended for a change that was before it: by who had read them before that.
+// Broken if a request that was judged by what a box's settings say now is ended for a change that was before it:
+// by who had read them before that.
 func TestBoxChangedBefore(t *testing.T) {
 	r, b := boxRig(t, outboard.Networking{Mode: "unrestricted"}, outboard.BoxNetwork{})
 	done := make(chan struct{})
@@ -226,7 +243,8 @@ func TestBoxChangedBefore(t *testing.T) {
 
 // Broken if a box gets a new budget with every machine, or the counters of one that is gone stay.
 func TestBoxBudget(t *testing.T) {
-	r, b := boxRig(t, outboard.Networking{Mode: "unrestricted", Budget: outboard.NetBudget{Requests: 2}}, outboard.BoxNetwork{})
+	r, b := boxRig(t, outboard.Networking{Mode: "unrestricted", Budget: outboard.NetBudget{Requests: 2}},
+		outboard.BoxNetwork{})
 	c := r.client(false)
 	for i, want := range []int{200, 200, 429} {
 		if status, text := get(t, c, r.http("a.test", "/")); status != want {
@@ -248,8 +266,8 @@ func TestBoxBudget(t *testing.T) {
 	}
 }
 
-// Broken if a tunnel to an address that a box's settings deny is opened, so that a client believes it has reached it, or one to another
-// address is not.
+// Broken if a tunnel to an address that a box's settings deny is opened, so that a client believes it has
+// reached it, or one to another address is not.
 func TestBoxTunnelDenied(t *testing.T) {
 	r, b := boxRig(t, outboard.Networking{Mode: "unrestricted"}, outboard.BoxNetwork{})
 	address := r.https("127.0.0.1", "/x")

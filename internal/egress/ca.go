@@ -22,8 +22,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// authority is the certificate authority of one sandbox. Its key never leaves this process but for a private file, by which the next
-// server can go on.
+// authority is the certificate authority of one sandbox. Its key never leaves this process but for a private
+// file, by which the next server can go on.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -34,8 +34,8 @@ type authority struct {
 	leaves  map[string]*tls.Certificate
 }
 
-// authority returns the one of a sandbox that is not due for renewal, making it where there is none. Several processes of a host end
-// up with the same.
+// authority returns the one of a sandbox that is not due for renewal, making it where there is none. Several
+// processes of a host end up with the same.
 func (g *Gateway) authority(id outboard.SandboxID) (*authority, error) {
 	path := g.caPath(id)
 	now := g.now()

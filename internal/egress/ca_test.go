@@ -25,8 +25,9 @@ func newCA(t testing.TB) *testCA {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "world"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "world"},
+		NotBefore: time.Now().Add(-time.Hour),
+		NotAfter:  time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +47,8 @@ func (c *testCA) leaf(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if name == "wrong.test" {
 		name = "other.test"
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: c.cert.NotBefore, NotAfter: c.cert.NotAfter, DNSNames: []string{name},
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: c.cert.NotBefore, NotAfter: c.cert.NotAfter,
+		DNSNames:    []string{name},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, c.cert, c.key.Public(), c.key)
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: c.key}, err

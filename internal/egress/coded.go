@@ -30,8 +30,8 @@ func codingOf(h http.Header) string {
 	return strings.Join(list, ", ")
 }
 
-// decoder returns what a body says. A deflate body is one of zlib, as RFC 9110 has it: of bytes that could be either, one server would
-// read what another does not.
+// decoder returns what a body says. A deflate body is one of zlib, as RFC 9110 has it: of bytes that could be
+// either, one server would read what another does not.
 func decoder(coding string, body *bytes.Reader) (io.ReadCloser, error) {
 	switch coding {
 	case "gzip":
@@ -39,7 +39,8 @@ func decoder(coding string, body *bytes.Reader) (io.ReadCloser, error) {
 	case "deflate":
 		return zlib.NewReader(body)
 	}
-	d, err := zstd.NewReader(body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow),
+	d, err := zstd.NewReader(body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(maxWindow),
 		zstd.WithDecoderMaxMemory(maxDecoded))
 	if err != nil {
 		return nil, err
@@ -47,8 +48,8 @@ func decoder(coding string, body *bytes.Reader) (io.ReadCloser, error) {
 	return d.IOReadCloser(), nil
 }
 
-// earlyCoded looks at a compressed body before anything is sent: all of it, because a key in what was sent already could not be held
-// back. What cannot be read is refused. The body is sent as it came.
+// earlyCoded looks at a compressed body before anything is sent: all of it, because a key in what was sent
+// already could not be held back. What cannot be read is refused. The body is sent as it came.
 func (p *port) earlyCoded(ctx context.Context, r *http.Request, inj *Injection, f format) *refusal {
 	select {
 	case p.coded <- struct{}{}:
@@ -61,7 +62,9 @@ func (p *port) earlyCoded(ctx context.Context, r *http.Request, inj *Injection, 
 		return refuse(http.StatusBadRequest, "form", "the body broke off")
 	}
 	if len(all) > maxCoded {
-		return refuse(http.StatusRequestEntityTooLarge, "credentials", "the body has more than %d bytes of %s, and must be looked at whole, because of this host's placeholder or rules",
+		return refuse(http.StatusRequestEntityTooLarge, "credentials",
+			"the body has more than %d bytes of %s, and must be looked at whole, because of this host's placeholder "+
+				"or rules",
 			maxCoded, f.coding).withHint("send it uncompressed")
 	}
 	r.Body = readCloser{bytes.NewReader(all), r.Body}
@@ -69,7 +72,8 @@ func (p *port) earlyCoded(ctx context.Context, r *http.Request, inj *Injection, 
 		if no := unsent(err); no != nil {
 			return no
 		}
-		return refuse(http.StatusUnsupportedMediaType, "credentials", "the body must be looked at, because of this host's placeholder or rules: %v", err).
+		return refuse(http.StatusUnsupportedMediaType, "credentials",
+			"the body must be looked at, because of this host's placeholder or rules: %v", err).
 			withHint("send it uncompressed")
 	}
 	return nil

@@ -45,12 +45,14 @@ func packed(t *testing.T, coding, text string) string {
 	return b.String()
 }
 
-// Broken if a key of the client's own reaches a host that has a placeholder inside a compressed body, if a bomb is unpacked, or if an
-// honest compressed body does not arrive as it was sent.
+// Broken if a key of the client's own reaches a host that has a placeholder inside a compressed body, if a bomb
+// is unpacked, or if an honest compressed body does not arrive as it was sent.
 func TestForeignKeyInACompressedBody(t *testing.T) {
 	const ph, foreign = "sk-outboard0123456789abcdef0123456789abcdef01234567", "sk-attackers-own-key-0123456789"
-	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")), credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
-		RefuseBody: []string{"api_key"}, Replace: []egress.Placeholder{{Placeholder: ph, Value: "the-real-key", Header: true}}}}))
+	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")),
+		credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
+			RefuseBody: []string{"api_key"}, Replace: []egress.Placeholder{{Placeholder: ph, Value: "the-real-key",
+				Header: true}}}}))
 	var mu sync.Mutex
 	arrived := "nothing"
 	r.mux.HandleFunc("/", func(_ http.ResponseWriter, q *http.Request) {
@@ -65,12 +67,13 @@ func TestForeignKeyInACompressedBody(t *testing.T) {
 		host, coding, kind, body string
 		status                   int
 	}{
-		"gzip":             {"a.test", "gzip", "application/json", packed(t, "gzip", bad), 403},
-		"x-gzip":           {"a.test", "x-GZIP", "application/json", packed(t, "gzip", bad), 403},
-		"deflate":          {"a.test", "deflate", "application/json", packed(t, "deflate", bad), 403},
-		"zstd":             {"a.test", "zstd", "application/json", packed(t, "zstd", bad), 403},
-		"a second member":  {"a.test", "gzip", "", packed(t, "gzip", "{") + packed(t, "gzip", bad[1:]), 403},
-		"a form":           {"a.test", "gzip", "application/x-www-form-urlencoded; charset=", packed(t, "gzip", "api_key="+foreign), 403},
+		"gzip":            {"a.test", "gzip", "application/json", packed(t, "gzip", bad), 403},
+		"x-gzip":          {"a.test", "x-GZIP", "application/json", packed(t, "gzip", bad), 403},
+		"deflate":         {"a.test", "deflate", "application/json", packed(t, "deflate", bad), 403},
+		"zstd":            {"a.test", "zstd", "application/json", packed(t, "zstd", bad), 403},
+		"a second member": {"a.test", "gzip", "", packed(t, "gzip", "{") + packed(t, "gzip", bad[1:]), 403},
+		"a form": {"a.test", "gzip", "application/x-www-form-urlencoded; charset=",
+			packed(t, "gzip", "api_key="+foreign), 403},
 		"parts":            {"a.test", "zstd", "multipart/form-data; boundary=b", packed(t, "zstd", parts), 403},
 		"no boundary":      {"a.test", "", "multipart/form-data", parts, 415},
 		"twice":            {"a.test", "gzip, gzip", "", packed(t, "gzip", packed(t, "gzip", bad)), 415},
@@ -85,10 +88,11 @@ func TestForeignKeyInACompressedBody(t *testing.T) {
 		"honest gzip":      {"a.test", "gzip", "application/json", packed(t, "gzip", good), 200},
 		"honest deflate":   {"a.test", "deflate", "", packed(t, "deflate", long), 200},
 		"honest zstd":      {"a.test", "zstd", "", packed(t, "zstd", long), 200},
-		"honest parts":     {"a.test", "gzip", "multipart/form-data; boundary=b", packed(t, "gzip", strings.Replace(parts, foreign, ph, 1)), 200},
-		"identity":         {"a.test", "identity", "", good, 200},
-		"elsewhere":        {"b.test", "gzip", "", packed(t, "gzip", bad), 200},
-		"elsewhere, br":    {"b.test", "br", "", bad, 200},
+		"honest parts": {"a.test", "gzip", "multipart/form-data; boundary=b",
+			packed(t, "gzip", strings.Replace(parts, foreign, ph, 1)), 200},
+		"identity":      {"a.test", "identity", "", good, 200},
+		"elsewhere":     {"b.test", "gzip", "", packed(t, "gzip", bad), 200},
+		"elsewhere, br": {"b.test", "br", "", bad, 200},
 	} {
 		for _, streamed := range []bool{false, true} {
 			mu.Lock()
@@ -124,11 +128,14 @@ func TestForeignKeyInACompressedBody(t *testing.T) {
 	}
 }
 
-// Broken if a client can use a key of its own over a WebSocket at a host that has a placeholder, if that leaves no record, or if an honest conversation does not go on.
+// Broken if a client can use a key of its own over a WebSocket at a host that has a placeholder, if that leaves
+// no record, or if an honest conversation does not go on.
 func TestForeignKeyInAWebSocket(t *testing.T) {
 	const ph, foreign = "sk-outboard0123456789abcdef0123456789abcdef01234567", "sk-attackers-own-key-0123456789"
-	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")), credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
-		RefuseBody: []string{"api_key"}, Replace: []egress.Placeholder{{Placeholder: ph, Value: "the-real-key", Header: true}}}}))
+	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")),
+		credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
+			RefuseBody: []string{"api_key"}, Replace: []egress.Placeholder{{Placeholder: ph, Value: "the-real-key",
+				Header: true}}}}))
 	const beforeIt = "whole frames that came before, if they came by themselves"
 	heard := make(chan string, 1)
 	r.mux.HandleFunc("/ws", func(w http.ResponseWriter, q *http.Request) {
@@ -138,7 +145,8 @@ func TestForeignKeyInAWebSocket(t *testing.T) {
 			return
 		}
 		defer c.Close()
-		fmt.Fprintf(c, "%sX-Asked: %s\r\n\r\n", strings.TrimSuffix(opened, "\r\n"), q.Header.Get("Sec-WebSocket-Extensions"))
+		fmt.Fprintf(c, "%sX-Asked: %s\r\n\r\n", strings.TrimSuffix(opened, "\r\n"),
+			q.Header.Get("Sec-WebSocket-Extensions"))
 		all, _ := io.ReadAll(rw)
 		heard <- string(all)
 	})
@@ -153,7 +161,8 @@ func TestForeignKeyInAWebSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = conn.SetDeadline(time.Now().Add(15 * time.Second))
-		fmt.Fprintf(conn, "GET /ws HTTP/1.1\r\nHost: %s:%d\r\nSec-WebSocket-Extensions: permessage-deflate\r\n"+opening, c.host, portOf(r.plain))
+		fmt.Fprintf(conn, "GET /ws HTTP/1.1\r\nHost: %s:%d\r\nSec-WebSocket-Extensions: permessage-deflate\r\n"+opening,
+			c.host, portOf(r.plain))
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatal(name, err)
@@ -172,7 +181,8 @@ func TestForeignKeyInAWebSocket(t *testing.T) {
 	}
 	refused := 0
 	for _, rec := range r.audit(t) {
-		if rec.Decision == outboard.Refused && rec.Rule == "credentials" && strings.Contains(string(rec.Detail), "a key of its own") {
+		if rec.Decision == outboard.Refused && rec.Rule == "credentials" &&
+			strings.Contains(string(rec.Detail), "a key of its own") {
 			refused++
 		}
 	}

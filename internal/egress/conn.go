@@ -13,7 +13,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/netrule"
 )
 
-// proxyPort is where clients that know of proxies connect. Every other port is one that a client believes to be a server's.
+// proxyPort is where clients that know of proxies connect. Every other port is one that a client believes to be
+// a server's.
 const proxyPort = 3128
 
 // flow is what is known about a connection before its first request.
@@ -36,7 +37,8 @@ func (f *flow) done() {
 	})
 }
 
-// named is the name that a client expects in the certificate: SNI, or where it sends none the tunnel's, which is then an address.
+// named is the name that a client expects in the certificate: SNI, or where it sends none the tunnel's, which is
+// then an address.
 func (f *flow) named(sni string) (string, error) {
 	if sni == "" {
 		if f.tunnel == "" {
@@ -101,8 +103,8 @@ func withFlow(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// take begins with a connection from the sandbox. Over the limit it waits for another one to end, and those behind it wait in the
-// sandbox's own kernel.
+// take begins with a connection from the sandbox. Over the limit it waits for another one to end, and those
+// behind it wait in the sandbox's own kernel.
 func (p *port) take(ctx context.Context, c net.Conn) {
 	select {
 	case p.slots <- struct{}{}:
@@ -114,7 +116,8 @@ func (p *port) take(ctx context.Context, c net.Conn) {
 	if a, ok := c.LocalAddr().(*net.TCPAddr); ok {
 		to = a.Port
 	}
-	end := time.AfterFunc(p.g.cfg.Life, func() { c.Close() }) // whoever serves it finds that out, and ends what it carries
+	// whoever serves it finds that out, and ends what it carries
+	end := time.AfterFunc(p.g.cfg.Life, func() { c.Close() })
 	p.g.run.Go(func() { p.sniff(&conn{Conn: c, flow: &flow{port: p, to: to, end: end}}) })
 }
 
@@ -131,7 +134,8 @@ func (p *port) sniff(c *conn) {
 		c.Close() // TLS to the proxy itself: no client of ours is told to
 	case c.head[0] == handshake:
 		p.secure(c)
-	case !toProxy && c.head[0] == sshMark[0] && p.readAhead(c, len(sshMark)) && string(c.head[:len(sshMark)]) == sshMark:
+	case !toProxy && c.head[0] == sshMark[0] && p.readAhead(c, len(sshMark)) &&
+		string(c.head[:len(sshMark)]) == sshMark:
 		p.refuseSSH(c)
 	default:
 		p.g.conns.give(c)
@@ -187,7 +191,8 @@ func (p *port) tunnel(w http.ResponseWriter, host string, port int) {
 	}
 	n := buf.Reader.Buffered()
 	head, _ := buf.Peek(n) // cannot fail: it is buffered
-	next := &conn{Conn: inner.Conn, head: append([]byte(nil), head...), flow: &flow{port: p, to: port, tunnel: host, end: inner.flow.end}}
+	next := &conn{Conn: inner.Conn, head: append([]byte(nil), head...),
+		flow: &flow{port: p, to: port, tunnel: host, end: inner.flow.end}}
 	if _, err := inner.Conn.Write([]byte("HTTP/1.1 200 Connection established\r\n\r\n")); err != nil {
 		inner.Close()
 		return

@@ -113,7 +113,8 @@ func TestStreamsAreCut(t *testing.T) {
 	for _, how := range []string{"recheck", "end"} {
 		t.Run(how, func(t *testing.T) {
 			gate := &barrier{}
-			r := newRig(t, rules(anyPort("a.test")), func(c *egress.Config, _ *outboard.SessionConfig) { c.Gate = gate })
+			r := newRig(t, rules(anyPort("a.test")),
+				func(c *egress.Config, _ *outboard.SessionConfig) { c.Gate = gate })
 			kept := r.client(true)
 			r.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 			if code, body := get(t, kept, r.https("a.test", "/")); code != http.StatusOK {
@@ -153,7 +154,8 @@ func TestStreamsAreCut(t *testing.T) {
 				}
 			}
 			before := r.hits.Load()
-			if code, body := get(t, kept, r.https("a.test", "/")); code != http.StatusForbidden || !strings.Contains(body, "kill switch") || r.hits.Load() != before {
+			if code, body := get(t, kept, r.https("a.test", "/")); code != http.StatusForbidden ||
+				!strings.Contains(body, "kill switch") || r.hits.Load() != before {
 				t.Errorf("a request through an old tunnel: %d %s", code, body)
 			}
 			gate.down.Store(false)
@@ -171,7 +173,8 @@ func TestSelftestHost(t *testing.T) {
 		t.Errorf("without a rule: %d", code)
 	}
 	gate := &barrier{}
-	r := newRig(t, rules(outboard.NetRule{Host: egress.SelftestHost}), func(c *egress.Config, _ *outboard.SessionConfig) { c.Gate = gate })
+	r := newRig(t, rules(outboard.NetRule{Host: egress.SelftestHost}),
+		func(c *egress.Config, _ *outboard.SessionConfig) { c.Gate = gate })
 	if code, _ := get(t, r.client(false), url+"/beat"); code != http.StatusNoContent {
 		t.Fatalf("with one: %d", code)
 	}

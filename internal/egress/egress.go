@@ -49,8 +49,8 @@ type Request struct {
 	Query   string // raw, without "?"
 	// WebSocket says that the request opens one.
 	WebSocket bool
-	// Also are the requests that a server could take this one for, besides what it is: of another method, say, that a header names. They may
-	// go out as well, or this one does not.
+	// Also are the requests that a server could take this one for, besides what it is: of another method, say,
+	// that a header names. They may go out as well, or this one does not.
 	Also []Request
 	// Headers are what the box's row says of headers to set, as of when the request was judged; for Credentials.
 	Headers outboard.BoxHeaders
@@ -64,11 +64,13 @@ type Verdict struct {
 	Hint   string // how to change that: a command, when there is one
 	// Ask is of a refusal that a person may lift for later requests; nil = nobody is asked.
 	Ask *Question
-	// While is the log by which a request was allowed, where that may have grown unnoticed since. The record of the request is written
-	// only while it is so; else Again, which is then not nil, judges the same request by what the log says now.
+	// While is the log by which a request was allowed, where that may have grown unnoticed since. The record of
+	// the request is written only while it is so; else Again, which is then not nil, judges the same request by
+	// what the log says now.
 	While store.Mark
 	Again func(context.Context, Request) (Verdict, error)
-	// Still, when set, is asked again and again for as long as an allowed request lasts, whether it still is. An error ends the request.
+	// Still, when set, is asked again and again for as long as an allowed request lasts, whether it still is. An
+	// error ends the request.
 	Still func(context.Context) error
 }
 
@@ -88,26 +90,28 @@ type Asked struct {
 	Denied   bool                // somebody has said no
 }
 
-// Asker puts questions to people. It never waits for an answer: a request is refused at once, and one that comes after an allow
-// passes. However much a sandbox asks for, it keeps the number of open questions small. It may be called from any goroutine.
+// Asker puts questions to people. It never waits for an answer: a request is refused at once, and one that comes
+// after an allow passes. However much a sandbox asks for, it keeps the number of open questions small. It may be
+// called from any goroutine.
 type Asker interface {
 	Ask(ctx context.Context, r Request, q Question) (Asked, error)
 }
 
-// Policy judges a request that the network rules allow. An error is a refusal, and one that is Unavailable a refusal for the moment. It may
-// be called from any goroutine.
+// Policy judges a request that the network rules allow. An error is a refusal, and one that is Unavailable a
+// refusal for the moment. It may be called from any goroutine.
 type Policy interface {
 	Decide(ctx context.Context, r Request) (Verdict, error)
 }
 
-// Gate says whether an effect of a subject may happen now: the one place for a kill switch and for budgets. It is asked before
-// every request, and again every second for as long as one lasts; an error ends it.
+// Gate says whether an effect of a subject may happen now: the one place for a kill switch and for budgets. It
+// is asked before every request, and again every second for as long as one lasts; an error ends it.
 type Gate interface {
 	May(ctx context.Context, s Subject) error
 }
 
-// Credentials finds what a request is to be sent with. It may be called from any goroutine. An error of any kind keeps the request
-// from being sent: a request that should carry a credential never leaves without it. Its text is shown inside the sandbox.
+// Credentials finds what a request is to be sent with. It may be called from any goroutine. An error of any kind
+// keeps the request from being sent: a request that should carry a credential never leaves without it. Its text
+// is shown inside the sandbox.
 type Credentials interface {
 	For(ctx context.Context, r Request) (Injection, error)
 }
@@ -122,23 +126,25 @@ type Injection struct {
 	Refuse []string
 	// Set replaces headers: whatever the client sent under the name is gone.
 	Set map[string]string
-	// Strip removes headers and query parameters by which a client could bring a credential of its own. Headers that hold a
-	// placeholder of Replace stay.
+	// Strip removes headers and query parameters by which a client could bring a credential of its own. Headers
+	// that hold a placeholder of Replace stay.
 	Strip      []string
 	StripQuery []string
-	// RefuseBody are the names in a body, of JSON or a form, whose value may be a placeholder of Replace and no key of the client's own; such a
-	// request is refused.
+	// RefuseBody are the names in a body, of JSON or a form, whose value may be a placeholder of Replace and no
+	// key of the client's own; such a request is refused.
 	RefuseBody []string
-	// RefuseShapes are beginnings of keys, for bodies that have no names (protocol buffers): a longer word that begins so is refused likewise.
+	// RefuseShapes are beginnings of keys, for bodies that have no names (protocol buffers): a longer word that
+	// begins so is refused likewise.
 	RefuseShapes []string
 	// Replace puts values in the place of placeholders, in the surfaces it names.
 	Replace []Placeholder
 	// Sign, when set, is called last with the request as it will be sent, and may change its headers and URL only.
 	Sign func(ctx context.Context, r *SignRequest) error
-	// Scrub are the values that must not come back in an answer, in any usual encoding. Values shorter than MinScrub are left.
+	// Scrub are the values that must not come back in an answer, in any usual encoding. Values shorter than
+	// MinScrub are left.
 	Scrub []string
-	// Still, when set, is asked every second for as long as the request lasts, whether the credentials are still for it. An error ends the
-	// request.
+	// Still, when set, is asked every second for as long as the request lasts, whether the credentials are still
+	// for it. An error ends the request.
 	Still func(ctx context.Context) error
 	// Refused, when set, is called when the server answers 401. It must not block.
 	Refused func()

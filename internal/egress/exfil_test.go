@@ -18,8 +18,9 @@ import (
 // Broken if a redirect takes a credential to another host, past the rules, or is followed by the gateway itself.
 func TestRedirects(t *testing.T) {
 	const secret = "s3cret-value-of-the-vault"
-	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")), credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
-		Set: map[string]string{"Authorization": "Bearer " + secret}, Scrub: []string{secret}}}))
+	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")),
+		credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
+			Set: map[string]string{"Authorization": "Bearer " + secret}, Scrub: []string{secret}}}))
 	var mu sync.Mutex
 	seen := map[string]string{}
 	r.mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
@@ -34,7 +35,8 @@ func TestRedirects(t *testing.T) {
 	for _, proxy := range []bool{true, false} {
 		clear(seen)
 		c := r.client(proxy)
-		if status, _ := get(t, c, r.http("a.test", "/start?to="+r.http("b.test", "/next"))); status != 307 || len(seen) != 1 {
+		if status, _ := get(t, c, r.http("a.test", "/start?to="+r.http("b.test", "/next"))); status != 307 ||
+			len(seen) != 1 {
 			t.Errorf("proxy %v: the gateway answered %d and made %d requests", proxy, status, len(seen))
 		}
 		c.CheckRedirect = nil // a client that follows, through two hosts and back
@@ -43,28 +45,33 @@ func TestRedirects(t *testing.T) {
 			t.Errorf("proxy %v: the chain ends with %d %s", proxy, status, body)
 		}
 		if seen["a.test/start"] != "Bearer "+secret || seen["a.test/end"] != "Bearer "+secret {
-			t.Errorf("proxy %v, the control: where it belongs the credential is %q, %q", proxy, seen["a.test/start"], seen["a.test/end"])
+			t.Errorf("proxy %v, the control: where it belongs the credential is %q, %q", proxy, seen["a.test/start"],
+				seen["a.test/end"])
 		}
 		if got, ok := seen["b.test/next"]; !ok || got != "" {
 			t.Errorf("proxy %v: the other host was sent %q (reached: %v)", proxy, got, ok)
 		}
 		before := r.hits.Load()
-		if status, _ := get(t, c, r.http("a.test", "/start?to="+r.http("evil.test", "/"))); status != 403 || r.hits.Load() != before+1 {
+		if status, _ := get(t, c, r.http("a.test", "/start?to="+r.http("evil.test", "/"))); status != 403 ||
+			r.hits.Load() != before+1 {
 			t.Errorf("proxy %v: a redirect to a denied host: %d, %d arrived", proxy, status, r.hits.Load()-before)
 		}
 	}
 }
 
-// Broken if a client can resolve names by itself at a public resolver, over HTTPS or TLS, by its name or its address: what it asks for would
-// leave in its questions.
+// Broken if a client can resolve names by itself at a public resolver, over HTTPS or TLS, by its name or its
+// address: what it asks for would leave in its questions.
 func TestPublicResolvers(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")))
 	r.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") })
-	for _, host := range []string{"dns.google", "cloudflare-dns.com", "dns.quad9.net", "8.8.8.8", "1.1.1.1", "9.9.9.9"} {
+	for _, host := range []string{"dns.google", "cloudflare-dns.com", "dns.quad9.net", "8.8.8.8", "1.1.1.1",
+		"9.9.9.9"} {
 		for _, port := range []string{"443", "853", "53"} {
 			for _, proxy := range []bool{true, false} {
 				if proxy || port == "443" { // no other port leads anywhere without the proxy
-					if status, body := get(t, r.client(proxy), "https://"+host+":"+port+"/dns-query?dns=c2VjcmV0"); status == 200 || strings.Contains(body, "served") {
+					if status, body := get(t, r.client(proxy),
+						"https://"+host+":"+port+"/dns-query?dns=c2VjcmV0"); status == 200 ||
+						strings.Contains(body, "served") {
 						t.Errorf("%s:%s, proxy %v: %d %s", host, port, proxy, status, body)
 					}
 				}
@@ -88,7 +95,8 @@ func TestPublicResolvers(t *testing.T) {
 	}
 }
 
-// Broken if a name that no rule allows is looked up: what is asked for reaches whoever answers for the domain, data in its labels included.
+// Broken if a name that no rule allows is looked up: what is asked for reaches whoever answers for the domain,
+// data in its labels included.
 func TestDeniedNamesAreNotResolved(t *testing.T) {
 	var mu sync.Mutex
 	var asked []string
@@ -115,18 +123,21 @@ func TestDeniedNamesAreNotResolved(t *testing.T) {
 	if len(asked) != 0 {
 		t.Errorf("looked up: %v", asked)
 	}
-	if status, body := get(t, r.client(true), r.http("a.test", "/")); status != 200 || body != "served" || len(asked) == 0 {
+	if status, body := get(t, r.client(true), r.http("a.test", "/")); status != 200 || body != "served" ||
+		len(asked) == 0 {
 		t.Errorf("the control: %d %s, looked up %v", status, body, asked)
 	}
 }
 
-// Broken if a tool inside uses an account of its own at a host that the session has a credential for, or if text that only looks like
-// a placeholder is changed or refused.
+// Broken if a tool inside uses an account of its own at a host that the session has a credential for, or if text
+// that only looks like a placeholder is changed or refused.
 func TestForeignTokens(t *testing.T) {
 	const ph, foreign = "sk-outboard0123456789abcdef0123456789abcdef01234567", "sk-attackers-own-key-0123456789"
 	headers, query := []string{"Authorization", "X-Api-Key", "Cookie"}, []string{"access_token", "key"}
-	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")), credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
-		Strip: headers, StripQuery: query, Replace: []egress.Placeholder{{Placeholder: ph, Value: "the-real-key", Header: true}}, Scrub: []string{"the-real-key"}}}))
+	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")),
+		credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
+			Strip: headers, StripQuery: query, Replace: []egress.Placeholder{{Placeholder: ph, Value: "the-real-key",
+				Header: true}}, Scrub: []string{"the-real-key"}}}))
 	var seen http.Header
 	var rest, body string
 	r.mux.HandleFunc("/", func(_ http.ResponseWriter, q *http.Request) {
@@ -138,7 +149,8 @@ func TestForeignTokens(t *testing.T) {
 		{"Authorization", "Bearer " + ph, "Bearer the-real-key"}, // the controls
 		{"Authorization", basic("me:" + ph), basic("me:the-real-key")},
 		{"Authorization", `Token token="` + ph + `"`, `Token token="the-real-key"`},
-		{"Authorization", basic("somebody.of-us@mail.example.com:" + ph), basic("somebody.of-us@mail.example.com:the-real-key")},
+		{"Authorization", basic("somebody.of-us@mail.example.com:" + ph),
+			basic("somebody.of-us@mail.example.com:the-real-key")},
 		{"X-Api-Key", ph, "the-real-key"},
 		{"X-Other", "any text of any length at all", "any text of any length at all"},
 		{"Authorization", "Bearer " + foreign, ""},
@@ -157,17 +169,22 @@ func TestForeignTokens(t *testing.T) {
 			}
 		}
 	}
-	if status, _ := get(t, r.client(true), r.http("a.test", "/?q=1&access_token="+foreign+"&KEY="+foreign+"&%6bey="+foreign)); status != 200 || rest != "q=1" {
+	if status, _ := get(t, r.client(true),
+		r.http("a.test", "/?q=1&access_token="+foreign+"&KEY="+foreign+"&%6bey="+foreign)); status != 200 ||
+		rest != "q=1" {
 		t.Errorf("in the query: %d, the server saw %q", status, rest)
 	}
-	for query, want := range map[string]string{"a=1;key=" + foreign: "a=1", "key=x;a=1;;b&c=%3b": "a=1;;b&c=%3b", "&a;": "&a;", "keys=1;a": "keys=1;a"} { // some servers end a parameter by a semicolon
+	// some servers end a parameter by a semicolon
+	for query, want := range map[string]string{"a=1;key=" + foreign: "a=1", "key=x;a=1;;b&c=%3b": "a=1;;b&c=%3b",
+		"&a;": "&a;", "keys=1;a": "keys=1;a"} {
 		w := r.wire(t, portOf(r.plain), false)
 		w.say("GET /?"+query, "\r\n")
 		if w.hear("GET"); rest != want {
 			t.Errorf("in the query %q: the server saw %q, want %q", query, rest, want)
 		}
 	}
-	if do(t, r.client(true), "GET", r.http("b.test", "/"), http.Header{"Authorization": {"Bearer " + foreign}}); seen.Get("Authorization") != "Bearer "+foreign {
+	if do(t, r.client(true), "GET", r.http("b.test", "/"),
+		http.Header{"Authorization": {"Bearer " + foreign}}); seen.Get("Authorization") != "Bearer "+foreign {
 		t.Errorf("the control: at a host without a credential the server saw %q", seen.Get("Authorization"))
 	}
 	// A prompt that speaks of placeholders, or has one in it, is text.
@@ -182,12 +199,14 @@ func TestForeignTokens(t *testing.T) {
 	}
 }
 
-// Broken if a request with a key of the client's own in its body reaches a host that has a placeholder, or an honest one does not, short or
-// streamed.
+// Broken if a request with a key of the client's own in its body reaches a host that has a placeholder, or an
+// honest one does not, short or streamed.
 func TestForeignKeyInABody(t *testing.T) {
 	const ph, foreign = "sk-outboard0123456789abcdef0123456789abcdef01234567", "sk-attackers-own-key-0123456789"
-	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")), credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
-		RefuseBody: []string{"api_key"}, Replace: []egress.Placeholder{{Placeholder: ph, Value: "the-real-key", Body: true}}}}))
+	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")),
+		credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
+			RefuseBody: []string{"api_key"}, Replace: []egress.Placeholder{{Placeholder: ph, Value: "the-real-key",
+				Body: true}}}}))
 	var mu sync.Mutex
 	got := map[string]string{} // by path: what of a refused body has got through may be read after the refusal
 	r.mux.HandleFunc("/", func(_ http.ResponseWriter, q *http.Request) {

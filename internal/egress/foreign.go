@@ -13,16 +13,19 @@ import (
 	"strings"
 )
 
-// errForeign ends a request whose body has a key of the client's own, and errUnread one in which such a key could not be seen.
+// errForeign ends a request whose body has a key of the client's own, and errUnread one in which such a key
+// could not be seen.
 var (
 	errForeign = errors.New("the body has a key of its own where this host's placeholder belongs")
-	errUnread  = errors.New("the body is of a form in which a key of its own could not be seen, and this host has a placeholder")
-	errMethod  = errors.New("the body names a method to be taken for, with which no rule lets this sandbox reach it")
-	errBlind   = errors.New("the body is of a form in which a method to be taken for could not be seen, and rules for this host name methods")
+	errUnread  = errors.New("the body is of a form in which a key of its own could not be seen, and this host has a " +
+		"placeholder")
+	errMethod = errors.New("the body names a method to be taken for, with which no rule lets this sandbox reach it")
+	errBlind  = errors.New("the body is of a form in which a method to be taken for could not be seen, and rules " +
+		"for this host name methods")
 )
 
-// maxMember bounds a name or a value that is looked at in a body. A longer name is none of those that hold keys, and a longer value is
-// looked at as far as that.
+// maxMember bounds a name or a value that is looked at in a body. A longer name is none of those that hold keys,
+// and a longer value is looked at as far as that.
 const maxMember = 4 << 10
 
 // guards reports whether a request's host has a placeholder, in whose place no other key may be sent.
@@ -39,7 +42,8 @@ func (inj *Injection) unread() error {
 	return errBlind
 }
 
-// hasFields reports whether servers could look for parameters in a body of some content types: a form, one in parts, or JSON.
+// hasFields reports whether servers could look for parameters in a body of some content types: a form, one in
+// parts, or JSON.
 func hasFields(types []string) bool {
 	return slices.ContainsFunc(types, func(s string) bool {
 		s = strings.ToLower(s)
@@ -58,8 +62,8 @@ type format struct {
 	places   *places
 }
 
-// formatOf returns what a request's body is called. Of names that servers may read in several ways it takes none: such a request is
-// refused where the body must be looked at.
+// formatOf returns what a request's body is called. Of names that servers may read in several ways it takes
+// none: such a request is refused where the body must be looked at.
 func (p *port) formatOf(r *http.Request, inj *Injection) (f format, no *refusal) {
 	if !inj.looks() || r.Body == nil || r.Body == http.NoBody {
 		return f, nil
@@ -106,10 +110,11 @@ func (p *port) formatOf(r *http.Request, inj *Injection) (f format, no *refusal)
 	return f, nil
 }
 
-// guarded looks at the body of a request to a host that has a placeholder, while it is sent: the members of a JSON text, or the fields of a
-// form, under names by which keys are sent. What holds a key that is not the placeholder is not sent, and ends the request. Only such a
-// value waits until it is whole, of at most maxMember bytes; everything else passes as it comes. Of a body in parts each is looked at, and
-// messages are where protocol buffers are. Other formats pass as they are.
+// guarded looks at the body of a request to a host that has a placeholder, while it is sent: the members of a
+// JSON text, or the fields of a form, under names by which keys are sent. What holds a key that is not the
+// placeholder is not sent, and ends the request. Only such a value waits until it is whole, of at most maxMember
+// bytes; everything else passes as it comes. Of a body in parts each is looked at, and messages are where
+// protocol buffers are. Other formats pass as they are.
 type guarded struct {
 	io.ReadCloser
 	inj   *Injection
@@ -325,7 +330,8 @@ func (g *guarded) string() {
 
 // holdsKeys reports whether keys are sent under a name.
 func (inj *Injection) holdsKeys(name string) bool {
-	return inj.guards() && slices.ContainsFunc(inj.RefuseBody, func(n string) bool { return strings.EqualFold(n, name) })
+	return inj.guards() && slices.ContainsFunc(inj.RefuseBody,
+		func(n string) bool { return strings.EqualFold(n, name) })
 }
 
 // minds reports whether the value under a name is looked at.
@@ -333,7 +339,8 @@ func (inj *Injection) minds(name string) bool {
 	return inj.holdsKeys(name) || inj.override != nil && overrides(name)
 }
 
-// check ends the request if a value under a name by which keys are sent is one of the client's own, or names a method that may not be.
+// check ends the request if a value under a name by which keys are sent is one of the client's own, or names a
+// method that may not be.
 func (g *guarded) check(name, value string) {
 	if g.inj.override != nil && overrides(name) && !g.inj.override(value) {
 		g.err = errMethod
@@ -347,7 +354,8 @@ func (g *guarded) check(name, value string) {
 			value = strings.ReplaceAll(value, ph.Placeholder, " ")
 		}
 	}
-	if slices.ContainsFunc(strings.FieldsFunc(value, notOfKeys), func(word string) bool { return len(word) >= minKey }) {
+	if slices.ContainsFunc(strings.FieldsFunc(value, notOfKeys),
+		func(word string) bool { return len(word) >= minKey }) {
 		g.err = errForeign
 	}
 }

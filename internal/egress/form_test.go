@@ -32,7 +32,8 @@ func TestFormIsJudged(t *testing.T) {
 			t.Errorf("%q: %d %s", tc.text, got, body)
 		}
 		list := r.audit(t)[before:]
-		if tc.want == 400 && (len(list) != 1 || list[0].Decision != outboard.Refused || !strings.Contains(body, "outboard:")) {
+		if tc.want == 400 && (len(list) != 1 || list[0].Decision != outboard.Refused ||
+			!strings.Contains(body, "outboard:")) {
 			t.Errorf("%q: recorded as %+v, answered %q", tc.text, list, body)
 		}
 	}

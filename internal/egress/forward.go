@@ -108,7 +108,8 @@ func (p *port) rewrite(out *http.Request, req Request, inj *Injection, scrub *sc
 // failed answers a request that was permitted and could not be carried out.
 func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err error) {
 	if broken, ok := errors.AsType[*socksUpstreamError](err); ok && r.Context().Err() == nil {
-		p.log(slog.LevelWarn, "the proxy of a box did not connect", "box", p.subject.Box, "proxy", p.reach.Load().proxy.Address, "host", req.Host, "why", broken.why, "err", broken.cause)
+		p.log(slog.LevelWarn, "the proxy of a box did not connect", "box", p.subject.Box, "proxy",
+			p.reach.Load().proxy.Address, "host", req.Host, "why", broken.why, "err", broken.cause)
 		p.answer(w, r, req, refuse(broken.status, "proxy", "%s", broken.Error()))
 		return
 	}
@@ -131,7 +132,8 @@ func (p *port) failed(w http.ResponseWriter, r *http.Request, req Request, err e
 		p.answer(w, r, req, refuse(http.StatusBadGateway, "credentials", "%v", err))
 		return
 	}
-	p.g.log.LogAttrs(r.Context(), slog.LevelDebug, "request failed", slog.String("host", req.Host), slog.Any("err", err))
+	p.g.log.LogAttrs(r.Context(), slog.LevelDebug, "request failed", slog.String("host", req.Host),
+		slog.Any("err", err))
 	status, text := http.StatusBadGateway, req.Host+" could not be reached: "+reason(err)
 	switch {
 	case cause != nil: // who has closed one direction only still reads this

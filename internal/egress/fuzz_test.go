@@ -7,8 +7,8 @@ import (
 	"testing/iotest"
 )
 
-// FuzzFrames: if it fails, bytes of a server that are no good WebSocket frames end the gateway, are added to, or carry a secret
-// in one piece of payload, however they arrive.
+// FuzzFrames: if it fails, bytes of a server that are no good WebSocket frames end the gateway, are added to, or
+// carry a secret in one piece of payload, however they arrive.
 func FuzzFrames(f *testing.F) {
 	const secret = "s3cret-value"
 	f.Add(wsFrame(true, 1, "a "+secret+" b"), byte(0))
@@ -20,8 +20,10 @@ func FuzzFrames(f *testing.F) {
 		if len(in) > 4096 {
 			return
 		}
-		for name, r := range map[string]io.Reader{"at once": bytes.NewReader(in), "in bytes": iotest.OneByteReader(bytes.NewReader(in)),
-			"in halves": io.MultiReader(bytes.NewReader(in[:min(int(cut), len(in))]), bytes.NewReader(in[min(int(cut), len(in)):]))} {
+		for name, r := range map[string]io.Reader{"at once": bytes.NewReader(in),
+			"in bytes": iotest.OneByteReader(bytes.NewReader(in)),
+			"in halves": io.MultiReader(bytes.NewReader(in[:min(int(cut), len(in))]),
+				bytes.NewReader(in[min(int(cut), len(in)):]))} {
 			out, err := io.ReadAll(newScrubber([]string{secret}).frames(io.NopCloser(r)))
 			if err != nil && err != errFrames || len(out) > len(in) {
 				t.Fatalf("%s: %d bytes became %d, %v", name, len(in), len(out), err)

@@ -72,12 +72,14 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, outboard.Errorf(outboard.Invalid, "an egress gateway needs a store and a directory")
 	}
 	if len(cfg.Guard.Denied)+len(cfg.Guard.Except) > 0 {
-		return nil, outboard.Errorf(outboard.Invalid, "the networks that an egress gateway denies are its boxes' own, not of its guard")
+		return nil, outboard.Errorf(outboard.Invalid, "the networks that an egress gateway denies are its boxes' "+
+			"own, not of its guard")
 	}
 	if cfg.Idle < 0 || cfg.Life < 0 || cfg.Streams < 0 {
 		return nil, outboard.Errorf(outboard.Invalid, "an egress gateway's limits must not be negative")
 	}
-	cfg.Idle, cfg.Life, cfg.Streams = cmp.Or(cfg.Idle, defaultIdle), cmp.Or(cfg.Life, defaultLife), cmp.Or(cfg.Streams, maxStreams)
+	cfg.Idle, cfg.Life, cfg.Streams = cmp.Or(cfg.Idle, defaultIdle), cmp.Or(cfg.Life, defaultLife), cmp.Or(cfg.Streams,
+		maxStreams)
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, outboard.Errorf(outboard.Unavailable, "making the gateway's directory: %w", err)
 	}
@@ -95,9 +97,10 @@ func New(cfg Config) (*Gateway, error) {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	g.server = &http.Server{
-		Handler:           http.HandlerFunc(g.serve),
-		Protocols:         &protocols,
-		TLSConfig:         &tls.Config{NextProtos: []string{"h2", "http/1.1"}}, // tells the server that connections may speak HTTP/2
+		Handler:   http.HandlerFunc(g.serve),
+		Protocols: &protocols,
+		// tells the server that connections may speak HTTP/2
+		TLSConfig:         &tls.Config{NextProtos: []string{"h2", "http/1.1"}},
 		ReadHeaderTimeout: helloTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
@@ -178,7 +181,8 @@ func (g *Gateway) attach(s Subject, counters string, b *outboard.Box) {
 	}
 	ctx, cancel := context.WithCancel(g.ctx)
 	n := s.Config.Env.Networking
-	p := &port{g: g, subject: s, usage: g.usage(counters, n.Budget), cancel: cancel, slots: make(chan struct{}, maxConns),
+	p := &port{g: g, subject: s, usage: g.usage(counters, n.Budget), cancel: cancel,
+		slots:  make(chan struct{}, maxConns),
 		coded:  make(chan struct{}, maxCodedAtOnce),
 		places: newPlaces(),
 		active: map[*effect]struct{}{}, asked: map[string]answerOf{}}
@@ -246,7 +250,8 @@ func (g *Gateway) forget(p *port) {
 	g.mu.Unlock()
 	if last {
 		if err := p.usage.give(); err != nil { // then it counts as used, which is safe
-			g.log.Warn("what was not sent was not given back", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "err", err)
+			g.log.Warn("what was not sent was not given back", "session", p.subject.Session, "sandbox",
+				p.subject.Sandbox, "err", err)
 		}
 	}
 }
@@ -306,7 +311,9 @@ func (p *port) accept(ctx context.Context) error {
 var errRenew = errors.New("the certificate authority is due for renewal")
 
 func (p *port) use(a *authority) {
-	cfg := &tls.Config{NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true} // whole records: what is large is copied in few
+	// whole records: what is large is copied in few
+	cfg := &tls.Config{NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12,
+		DynamicRecordSizingDisabled: true}
 	cfg.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		f, ok := hello.Conn.(*conn)
 		if !ok {
@@ -356,15 +363,18 @@ func (g *Gateway) Recheck() (ended int) {
 			ended += n
 		}
 		if n := p.endOutdated(g.ctx); n > 0 {
-			g.log.Info("requests ended because the rules changed", "box", p.subject.Box, "sandbox", p.subject.Sandbox, "requests", n)
+			g.log.Info("requests ended because the rules changed", "box", p.subject.Box, "sandbox", p.subject.Sandbox,
+				"requests", n)
 			ended += n
 		}
 		if n := p.endTakenBack(g.ctx); n > 0 {
-			g.log.Info("requests ended because a grant was taken back", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "requests", n)
+			g.log.Info("requests ended because a grant was taken back", "session", p.subject.Session, "sandbox",
+				p.subject.Sandbox, "requests", n)
 			ended += n
 		}
 		if n := p.endRevoked(g.ctx); n > 0 {
-			g.log.Info("requests ended because they are no longer allowed, or their credential was withdrawn", "session", p.subject.Session, "sandbox", p.subject.Sandbox, "requests", n)
+			g.log.Info("requests ended because they are no longer allowed, or their credential was withdrawn",
+				"session", p.subject.Session, "sandbox", p.subject.Sandbox, "requests", n)
 			ended += n
 		}
 		if g.cfg.Gate == nil {

@@ -32,7 +32,8 @@ func TestForward(t *testing.T) {
 			}
 			got, _ := io.ReadAll(resp.Body)
 			resp.Body.Close()
-			want := "POST " + strings.TrimPrefix(strings.TrimPrefix(strings.Split(url, "/echo")[0], "https://"), "http://") + " b=1;c&d=%zz hello"
+			want := "POST " + strings.TrimPrefix(strings.TrimPrefix(strings.Split(url, "/echo")[0], "https://"),
+				"http://") + " b=1;c&d=%zz hello"
 			if string(got) != want {
 				t.Errorf("%s (proxy %v): %q, want %q", url, proxy, got, want)
 			}
@@ -57,7 +58,8 @@ func TestForward(t *testing.T) {
 	allowed, denied := 0, 0
 	for _, a := range r.audit(t) {
 		switch {
-		case a.Decision == outboard.Allowed && a.Rule == "rules[0]" && strings.Contains(a.Resource, "a.test") && !strings.Contains(a.Resource, "?"):
+		case a.Decision == outboard.Allowed && a.Rule == "rules[0]" && strings.Contains(a.Resource, "a.test") &&
+			!strings.Contains(a.Resource, "?"):
 			allowed++
 		case a.Decision == outboard.Refused && a.Rule == "default" && strings.Contains(a.Resource, "b.test"):
 			denied++

@@ -17,12 +17,14 @@ func call(text string) string {
 	return string(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))) + message
 }
 
-// Broken if a key of the client's own reaches a host that has a placeholder in a call of gRPC, or if honest calls do not arrive, message by
-// message, with what the server says between them.
+// Broken if a key of the client's own reaches a host that has a placeholder in a call of gRPC, or if honest
+// calls do not arrive, message by message, with what the server says between them.
 func TestForeignKeyInACall(t *testing.T) {
 	const ph, foreign = "sk-outboard0123456789abcdef0123456789abcdef01234567", "sk-attackers-own-key-0123456789"
-	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")), credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
-		RefuseBody: []string{"api_key"}, RefuseShapes: []string{"sk-"}, Replace: []egress.Placeholder{{Placeholder: ph, Value: "the-real-key", Header: true}}}}))
+	r := newRig(t, rules(anyPort("a.test"), anyPort("b.test")),
+		credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
+			RefuseBody: []string{"api_key"}, RefuseShapes: []string{"sk-"}, Replace: []egress.Placeholder{{Placeholder: ph,
+				Value: "the-real-key", Header: true}}}}))
 	var leaked atomic.Bool
 	r.mux.HandleFunc("/echo.Service/Talk", func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("Content-Type", "application/grpc")
@@ -75,16 +77,19 @@ func TestForeignKeyInACall(t *testing.T) {
 	}
 	for _, kind := range []string{"application/grpc", "application/grpc+proto", "application/connect+proto"} {
 		honest := []string{call("hello"), call("Bearer " + ph), call(strings.Repeat("long ", 20_000)), call("")}
-		if status, got := talk("a.test", kind, http.Header{}, honest...); status != 200 || got != strings.Join(honest, "") {
+		if status, got := talk("a.test", kind, http.Header{}, honest...); status != 200 ||
+			got != strings.Join(honest, "") {
 			t.Errorf("%s, the control: %d, %d bytes", kind, status, len(got))
 		}
-		if status, got := talk("a.test", kind, http.Header{}, call(foreign)); status != 403 || !strings.Contains(got, "outboard") {
+		if status, got := talk("a.test", kind, http.Header{}, call(foreign)); status != 403 ||
+			!strings.Contains(got, "outboard") {
 			t.Errorf("%s: %d %q", kind, status, got)
 		}
 		if _, got := talk("a.test", kind, http.Header{}, call("hello"), call(foreign)); got != call("hello") {
 			t.Errorf("%s, the second message: %q", kind, got)
 		}
-		if status, got := talk("b.test", kind, http.Header{}, call(foreign), call("x")); status != 200 || got != call(foreign)+call("x") {
+		if status, got := talk("b.test", kind, http.Header{}, call(foreign), call("x")); status != 200 ||
+			got != call(foreign)+call("x") {
 			t.Errorf("%s, a host without a placeholder: %d %q", kind, status, got)
 		}
 	}
@@ -92,17 +97,19 @@ func TestForeignKeyInACall(t *testing.T) {
 		kind   string
 		header http.Header
 	}{
-		"in base64":       {"application/grpc-web-text", http.Header{}},
-		"snappy":          {"application/grpc", http.Header{"Grpc-Encoding": {"snappy"}}},
-		"two encodings":   {"application/grpc", http.Header{"Grpc-Encoding": {"identity", "gzip"}}},
-		"one for each":    {"application/grpc", http.Header{"Grpc-Encoding": {"identity"}, "Connect-Content-Encoding": {"gzip"}}},
+		"in base64":     {"application/grpc-web-text", http.Header{}},
+		"snappy":        {"application/grpc", http.Header{"Grpc-Encoding": {"snappy"}}},
+		"two encodings": {"application/grpc", http.Header{"Grpc-Encoding": {"identity", "gzip"}}},
+		"one for each": {"application/grpc", http.Header{"Grpc-Encoding": {"identity"},
+			"Connect-Content-Encoding": {"gzip"}}},
 		"of several ones": {"application/grpc", http.Header{"Grpc-Encoding": {"gzip, deflate"}}},
 	} {
 		if status, got := talk("a.test", c.kind, c.header, call("hello")); status != 415 {
 			t.Errorf("%s: %d %q", name, status, got)
 		}
 	}
-	if status, got := talk("a.test", "application/grpc", http.Header{"Grpc-Encoding": {"identity"}}, call("hello")); status != 200 || got != call("hello") {
+	if status, got := talk("a.test", "application/grpc", http.Header{"Grpc-Encoding": {"identity"}},
+		call("hello")); status != 200 || got != call("hello") {
 		t.Errorf("the control: %d %q", status, got)
 	}
 	if leaked.Load() {

@@ -13,11 +13,13 @@ import (
 	"github.com/outboard-dev/outboard/internal/egress"
 )
 
-// Broken if the end of what one side says over a connection that has switched protocols is not passed on, or takes what the other side
-// still has to say with it; with and without TLS, and with the looks at what is sent and what comes back.
+// Broken if the end of what one side says over a connection that has switched protocols is not passed on, or
+// takes what the other side still has to say with it; with and without TLS, and with the looks at what is sent
+// and what comes back.
 func TestUpgradedConnectionsCloseOneWay(t *testing.T) {
-	guarding := credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true, RefuseBody: []string{"api_key"},
-		Set: map[string]string{"Authorization": "Bearer " + streamSecret}, Scrub: []string{streamSecret}}})
+	guarding := credentials(fixed{host: "a.test", inj: egress.Injection{Names: []string{"n"}, AnyPath: true,
+		RefuseBody: []string{"api_key"},
+		Set:        map[string]string{"Authorization": "Bearer " + streamSecret}, Scrub: []string{streamSecret}}})
 	for name, options := range map[string][]option{"plain": nil, "looked at": {guarding}} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, append(options, rules(anyPort("a.test")))...)

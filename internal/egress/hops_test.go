@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Broken if a request is sent on, or answered, with headers that are about a connection, about who else it came through, or about the
-// gateway. A connection that ends with the request makes no difference.
+// Broken if a request is sent on, or answered, with headers that are about a connection, about who else it came
+// through, or about the gateway. A connection that ends with the request makes no difference.
 func TestHopByHopHeadersStay(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")))
 	port, _, _ := r.oldServer(t)
@@ -19,7 +19,8 @@ func TestHopByHopHeadersStay(t *testing.T) {
 		_, _ = io.Copy(io.Discard, q.Body)
 		seen <- q.Header.Clone()
 		h := w.Header()
-		for name, value := range map[string]string{"X-Kept": "1", "X-Gone": "2", "Keep-Alive": "timeout=5", "Proxy-Authenticate": "Basic", "Proxy-Connection": "x",
+		for name, value := range map[string]string{"X-Kept": "1", "X-Gone": "2", "Keep-Alive": "timeout=5",
+			"Proxy-Authenticate": "Basic", "Proxy-Connection": "x",
 			"Connection": "X-Gone, keep-alive", "Upgrade": "h9", "Trailer": "X-Sum, X-None"} {
 			h.Set(name, value)
 		}
@@ -27,7 +28,8 @@ func TestHopByHopHeadersStay(t *testing.T) {
 		h.Set("X-Sum", "7")
 		h.Set(http.TrailerPrefix+"X-Late", "8")
 	})
-	const head = "X-Kept: 1\r\nX-Kept: 2\r\nKeep-Alive: timeout=5\r\nProxy-Authorization: Basic eA==\r\nProxy-Authenticate: x\r\nProxy-Other: x\r\n" +
+	const head = "X-Kept: 1\r\nX-Kept: 2\r\nKeep-Alive: timeout=5\r\nProxy-Authorization: Basic " +
+		"eA==\r\nProxy-Authenticate: x\r\nProxy-Other: x\r\n" +
 		"Outboard-Decision: allow\r\nVia: me\r\nForwarded: for=x\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Host: x\r\nX-Forwarded-Proto: x\r\nAccept: a\r\n"
 	type exchange struct{ sent, head, trailer http.Header }
 	ask := func(method, more string) (e exchange) {
@@ -47,12 +49,14 @@ func TestHopByHopHeadersStay(t *testing.T) {
 		}
 		return e
 	}
-	for method, body := range map[string]string{"GET": "", "POST": "Content-Length: 2\r\n", "DELETE": "Content-Length: 2\r\n"} {
+	for method, body := range map[string]string{"GET": "", "POST": "Content-Length: 2\r\n",
+		"DELETE": "Content-Length: 2\r\n"} {
 		end := "\r\n"
 		if body != "" {
 			end += "ok"
 		}
-		kept, closed := ask(method, body+"Connection: keep-alive\r\n"+end), ask(method, body+"Connection: close\r\n"+end)
+		kept, closed := ask(method, body+"Connection: keep-alive\r\n"+end), ask(method,
+			body+"Connection: close\r\n"+end)
 		if !reflect.DeepEqual(kept, closed) {
 			t.Errorf("%s on a connection that is kept: %v\nclosed: %v", method, kept, closed)
 		}
@@ -72,8 +76,8 @@ func TestHopByHopHeadersStay(t *testing.T) {
 	}
 }
 
-// Broken if an answer in chunks that breaks off reaches a client inside as if it were whole, or if what has come of it is kept back, be it like
-// an end of chunks.
+// Broken if an answer in chunks that breaks off reaches a client inside as if it were whole, or if what has come
+// of it is kept back, be it like an end of chunks.
 func TestTornAnswer(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")))
 	port, _, _ := r.oldServer(t)

@@ -23,12 +23,14 @@ type effect struct {
 	context.Context
 	cancel context.CancelCauseFunc
 	now    func() time.Time
-	client *http.ResponseController                    // of its answer; set once it is active
-	reach  atomic.Pointer[reach]                       // what it was judged by; nil before
-	still  atomic.Pointer[func(context.Context) error] // of what allowed it, and of its credentials; nil = none is asked
-	grant  atomic.Pointer[granted]                     // that it was allowed by; nil = by none
-	late   *time.Timer                                 // closes its client's connection; set once it was ended
-	last   atomic.Int64                                // when the last byte of a body came or went, in Unix nanoseconds; first when it began
+	client *http.ResponseController // of its answer; set once it is active
+	reach  atomic.Pointer[reach]    // what it was judged by; nil before
+	// of what allowed it, and of its credentials; nil = none is asked
+	still atomic.Pointer[func(context.Context) error]
+	grant atomic.Pointer[granted] // that it was allowed by; nil = by none
+	late  *time.Timer             // closes its client's connection; set once it was ended
+	// when the last byte of a body came or went, in Unix nanoseconds; first when it began
+	last atomic.Int64
 }
 
 // touch notes that bytes have moved.
@@ -69,7 +71,8 @@ func (p *port) begin(ctx context.Context, w http.ResponseWriter) (*effect, *refu
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.active) >= p.g.cfg.Streams {
-		return nil, refuse(http.StatusTooManyRequests, "streams", "this sandbox has %d requests under way, as many as it may", len(p.active))
+		return nil, refuse(http.StatusTooManyRequests, "streams",
+			"this sandbox has %d requests under way, as many as it may", len(p.active))
 	}
 	e := newEffect(ctx, p.g.now)
 	e.touch()
@@ -144,7 +147,8 @@ func (p *port) endTakenBack(ctx context.Context) (ended int) {
 		return 0
 	}
 	for e, g := range by {
-		if slices.Contains(there, g.by) || slices.ContainsFunc(grants, func(o outboard.NetGrant) bool { return o.Uses < 0 && covers(o, g.req) }) {
+		if slices.Contains(there, g.by) || slices.ContainsFunc(grants,
+			func(o outboard.NetGrant) bool { return o.Uses < 0 && covers(o, g.req) }) {
 			continue
 		}
 		p.mu.Lock()

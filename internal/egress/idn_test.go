@@ -32,7 +32,8 @@ func TestInternationalNames(t *testing.T) {
 		"xpaypal.test":       403,
 	} {
 		before := r.hits.Load()
-		codes, body := r.raw(t, fmt.Sprintf("GET / HTTP/1.1\r\nHost: %s:%d\r\nConnection: close\r\n\r\n", host, portOf(r.plain)))
+		codes, body := r.raw(t, fmt.Sprintf("GET / HTTP/1.1\r\nHost: %s:%d\r\nConnection: close\r\n\r\n", host,
+			portOf(r.plain)))
 		if len(codes) != 1 || codes[0] != want {
 			t.Errorf("%q: %v %s, want %d", host, codes, body, want)
 		}

@@ -22,13 +22,14 @@ func segment(value string) string {
 	return strings.ReplaceAll(url.PathEscape(value), "..", "%2E%2E")
 }
 
-// misplaced refuses a request that carries a placeholder where that is not replaced, so that its server would see it. Bodies may speak of
-// placeholders.
+// misplaced refuses a request that carries a placeholder where that is not replaced, so that its server would
+// see it. Bodies may speak of placeholders.
 func misplaced(r *http.Request, list []Placeholder) *refusal {
 	for _, ph := range list {
 		in := func(s string) bool {
 			plain, err := url.QueryUnescape(s)
-			return ph.Placeholder != "" && (strings.Contains(s, ph.Placeholder) || err == nil && strings.Contains(plain, ph.Placeholder))
+			return ph.Placeholder != "" && (strings.Contains(s, ph.Placeholder) || err == nil &&
+				strings.Contains(plain, ph.Placeholder))
 		}
 		where, key := "", ""
 		escaped := func(s string) bool { return in(s) && !strings.Contains(s, ph.Placeholder) }
@@ -40,12 +41,14 @@ func misplaced(r *http.Request, list []Placeholder) *refusal {
 		case !ph.Header && carries(&http.Request{URL: new(url.URL), Header: r.Header}, []string{ph.Placeholder}):
 			where, key = "headers", "header"
 		case escaped(r.URL.EscapedPath()), escaped(r.URL.RawQuery):
-			return refuse(http.StatusForbidden, "credentials", "it carries the placeholder of %s in another spelling, which would not be replaced", ph.Name).
+			return refuse(http.StatusForbidden, "credentials",
+				"it carries the placeholder of %s in another spelling, which would not be replaced", ph.Name).
 				withHint("send the value of the variable as it is, without percent escapes")
 		default:
 			continue
 		}
-		return refuse(http.StatusForbidden, "credentials", "it carries the placeholder of %s in its %s, where that is not replaced: the server would not know it",
+		return refuse(http.StatusForbidden, "credentials", "it carries the placeholder of %s in its %s, where that "+
+			"is not replaced: the server would not know it",
 			ph.Name, where).withHint("a person can let it be: injection_location of the credential, %s: true", key)
 	}
 	return nil
@@ -86,10 +89,12 @@ func basic(v string) (scheme, pair string, ok bool) {
 	return scheme, string(b), err == nil
 }
 
-// inject puts credentials into a request that is about to be sent: what the client said in their place is gone, not joined.
+// inject puts credentials into a request that is about to be sent: what the client said in their place is gone,
+// not joined.
 func inject(out *http.Request, inj *Injection, scrub *scrubber) {
 	for _, name := range inj.Strip {
-		if vs := slices.DeleteFunc(out.Header.Values(name), func(v string) bool { return !inj.stands(v) }); len(vs) > 0 {
+		if vs := slices.DeleteFunc(out.Header.Values(name),
+			func(v string) bool { return !inj.stands(v) }); len(vs) > 0 {
 			out.Header[http.CanonicalHeaderKey(name)] = vs
 		} else {
 			out.Header.Del(name)
@@ -113,8 +118,8 @@ func inject(out *http.Request, inj *Injection, scrub *scrubber) {
 	}
 }
 
-// stands reports whether a header's value holds a placeholder of this request, and beside it nothing that could be a key of somebody
-// else's: an allowed host with an account of an attacker's own is a way out for data.
+// stands reports whether a header's value holds a placeholder of this request, and beside it nothing that could
+// be a key of somebody else's: an allowed host with an account of an attacker's own is a way out for data.
 func (inj *Injection) stands(v string) bool {
 	if _, pair, ok := basic(v); ok {
 		v = pair
@@ -126,7 +131,8 @@ func (inj *Injection) stands(v string) bool {
 func (inj *Injection) standsIn(v string, there func(*Placeholder) bool) bool {
 	for i := range inj.Replace {
 		if ph := &inj.Replace[i]; there(ph) && ph.Placeholder != "" && strings.Contains(v, ph.Placeholder) {
-			return !slices.ContainsFunc(strings.FieldsFunc(strings.ReplaceAll(v, ph.Placeholder, " "), notOfKeys), func(word string) bool { return len(word) >= minKey })
+			return !slices.ContainsFunc(strings.FieldsFunc(strings.ReplaceAll(v, ph.Placeholder, " "), notOfKeys),
+				func(word string) bool { return len(word) >= minKey })
 		}
 	}
 	return false
@@ -135,8 +141,8 @@ func (inj *Injection) standsIn(v string, there func(*Placeholder) bool) bool {
 // notOfKeys reports whether a character ends a word that could be a key.
 func notOfKeys(c rune) bool { return strings.ContainsRune(" ,;:=@.\"\t", c) }
 
-// stripQuery removes parameters by name, however the name is escaped, unless they hold a placeholder, and leaves the rest as it was. Some
-// servers end parameters by a semicolon too.
+// stripQuery removes parameters by name, however the name is escaped, unless they hold a placeholder, and leaves
+// the rest as it was. Some servers end parameters by a semicolon too.
 func stripQuery(query string, inj *Injection) string {
 	var kept strings.Builder
 	for sep, first := "", true; ; {
@@ -165,7 +171,8 @@ func replace(out *http.Request, ph Placeholder) {
 	if ph.Header {
 		for name, vs := range out.Header {
 			for i, v := range vs {
-				if scheme, pair, ok := basic(v); ok && name == "Authorization" && strings.Contains(pair, ph.Placeholder) {
+				if scheme, pair, ok := basic(v); ok && name == "Authorization" &&
+					strings.Contains(pair, ph.Placeholder) {
 					pair = strings.ReplaceAll(pair, ph.Placeholder, ph.Value)
 					vs[i] = scheme + " " + base64.StdEncoding.EncodeToString([]byte(pair))
 					continue
@@ -186,14 +193,15 @@ func replace(out *http.Request, ph Placeholder) {
 	}
 }
 
-// replaceBody is replace for the body. What is short is replaced at once, so that its length is known: not every server takes a body of
-// unknown length.
+// replaceBody is replace for the body. What is short is replaced at once, so that its length is known: not every
+// server takes a body of unknown length.
 func replaceBody(out *http.Request, ph Placeholder) {
 	begin := &beginning{ReadCloser: out.Body}
 	kind, _, _ := mime.ParseMediaType(out.Header.Get("Content-Type"))
 	with := func([]byte) []byte { return []byte(begin.spell(kind, ph.Value)) }
 	length := out.ContentLength
-	out.Body, out.ContentLength = &stream{src: begin, edit: editor{needles: [][]byte{[]byte(ph.Placeholder)}, with: with}}, -1
+	out.Body, out.ContentLength = &stream{src: begin, edit: editor{needles: [][]byte{[]byte(ph.Placeholder)},
+		with: with}}, -1
 	out.Header.Del("Content-Length")
 	if length <= 0 || length > maxHeld {
 		return
@@ -240,7 +248,8 @@ func sign(out *http.Request, inj *Injection) error {
 	if inj.Sign == nil {
 		return nil
 	}
-	s := &SignRequest{Method: out.Method, URL: out.URL.String(), Header: out.Header, Held: out.Body == nil || out.Body == http.NoBody}
+	s := &SignRequest{Method: out.Method, URL: out.URL.String(), Header: out.Header, Held: out.Body == nil ||
+		out.Body == http.NoBody}
 	if !s.Held && out.ContentLength >= 0 && out.ContentLength <= MaxSigned {
 		body, err := io.ReadAll(io.LimitReader(out.Body, MaxSigned+1))
 		if err != nil {

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Broken if a server can bring a secret back in the header of an interim answer, by whichever way requests take through the gateway.
+// Broken if a server can bring a secret back in the header of an interim answer, by whichever way requests take
+// through the gateway.
 func TestInterimAnswersAreCovered(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")), scrubbing())
 	r.mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {

@@ -93,8 +93,8 @@ func echo(w http.ResponseWriter, q *http.Request) {
 	w.Header().Set("X-Sum", "7")
 }
 
-// Broken if requests on one kept connection are mixed up, lose a part, or leave something behind for the next: one after the other or at
-// once, with and without a body or trailers.
+// Broken if requests on one kept connection are mixed up, lose a part, or leave something behind for the next:
+// one after the other or at once, with and without a body or trailers.
 func TestKeptConnection(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")))
 	r.mux.HandleFunc("/", echo)
@@ -186,7 +186,8 @@ func within(t *testing.T, c <-chan struct{}, what string) {
 	}
 }
 
-// Broken if a connection cannot be used any more after a request that lasted, because somebody still looks whether the client is there.
+// Broken if a connection cannot be used any more after a request that lasted, because somebody still looks
+// whether the client is there.
 func TestAfterALongRequest(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")))
 	r.mux.HandleFunc("/", echo)
@@ -264,7 +265,8 @@ func (r *rig) oddServer(t *testing.T, answer string) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// Broken if what a server says against the protocol reaches a client as if it were an answer, or costs more memory than a head may.
+// Broken if what a server says against the protocol reaches a client as if it were an answer, or costs more
+// memory than a head may.
 func TestOddAnswers(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")))
 	long := strings.Repeat("a", 8<<10) // more than is held back until an answer ends
@@ -274,11 +276,14 @@ func TestOddAnswers(t *testing.T) {
 	}{
 		"fine":       {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "ok", 200},
 		"to its end": {"HTTP/1.0 200 OK\r\n\r\nas long as it lasts", "as long as it lasts", 200},
-		"early":      {"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "ok", 200},
-		"short":      {"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n" + long, long + " then unexpected EOF", 200},
-		"torn":       {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n", "ok then unexpected EOF", 200},
-		"switched":   {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\nhello", "", 502},
-		"long head":  {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("a", 300<<10) + "\r\nContent-Length: 2\r\n\r\nok", "", 502},
+		"early": {"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+			"ok", 200},
+		"short": {"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n" + long, long + " then unexpected EOF", 200},
+		"torn": {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n", "ok then unexpected EOF",
+			200},
+		"switched": {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\nhello", "", 502},
+		"long head": {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("a", 300<<10) + "\r\nContent-Length: 2\r\n\r\nok", "",
+			502},
 		"interim":    {strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 300_000) + "HTTP/1.1 200 OK\r\n\r\n", "", 502},
 		"two bodies": {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok!", "", 502},
 		"no http":    {"SSH-2.0-OpenSSH\r\n", "", 502},
@@ -298,7 +303,8 @@ func TestOddAnswers(t *testing.T) {
 	}
 }
 
-// Broken if a long answer of unknown length that stands still is kept back: what a server has sent is for the client to see at once.
+// Broken if a long answer of unknown length that stands still is kept back: what a server has sent is for the
+// client to see at once.
 func TestLongAnswerThatStops(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")))
 	port, _, _ := r.oldServer(t)

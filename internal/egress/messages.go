@@ -12,7 +12,8 @@ import (
 
 // Why a message of a guarded body is not sent, besides errForeign and errUnread.
 var (
-	errLong = errors.New("a message of the body has more than 4 MiB, and must be looked at whole: this host has a placeholder")
+	errLong = errors.New("a message of the body has more than 4 MiB, and must be looked at whole: this host has a " +
+		"placeholder")
 	errBusy = errors.New("too many long messages of this sandbox are under way to hosts with a placeholder; try again")
 )
 
@@ -57,7 +58,8 @@ func framingOf(kind string) (how framing, unread bool) {
 	return unframed, false
 }
 
-// messageCoding returns how the messages of a body are compressed that say they are ("" when none may be), and whether that cannot be read.
+// messageCoding returns how the messages of a body are compressed that say they are ("" when none may be), and
+// whether that cannot be read.
 func messageCoding(h http.Header) (coding string, unread bool) {
 	list := slices.Concat(h.Values("Grpc-Encoding"), h.Values("Connect-Content-Encoding"))
 	if len(list) == 0 {
@@ -80,8 +82,8 @@ func newPlaces() *places {
 	return &places{long: make(chan struct{}, maxCodedAtOnce), unpack: make(chan struct{}, maxCodedAtOnce)}
 }
 
-// take takes what a message of a size needs to be held. It does not wait: those that have a place could be waiting for bytes behind this
-// message, on the same connection.
+// take takes what a message of a size needs to be held. It does not wait: those that have a place could be
+// waiting for bytes behind this message, on the same connection.
 func (p *places) take(size int64) (release func(), err error) {
 	switch {
 	case size > maxCoded:
@@ -97,9 +99,9 @@ func (p *places) take(size int64) (release func(), err error) {
 	}
 }
 
-// messages is a body of protocol buffers on its way to a host that has a placeholder. Their fields have no names, so keys of a client's own
-// are known by how they begin. Each message is held until it is whole and looked at, then sent as it came: a server does nothing with a
-// part of one either.
+// messages is a body of protocol buffers on its way to a host that has a placeholder. Their fields have no
+// names, so keys of a client's own are known by how they begin. Each message is held until it is whole and
+// looked at, then sent as it came: a server does nothing with a part of one either.
 type messages struct {
 	io.ReadCloser
 	inj    *Injection
@@ -260,8 +262,9 @@ func ofKey(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '-' || c == '_'
 }
 
-// walk goes through the fields of a message. Nothing says which of them are texts and which are messages in turn, so that each is looked
-// at as both: of a text that is read as a message, hardly a field would begin as a key does.
+// walk goes through the fields of a message. Nothing says which of them are texts and which are messages in
+// turn, so that each is looked at as both: of a text that is read as a message, hardly a field would begin as a
+// key does.
 type walk struct {
 	inj  *Injection
 	left int // bytes that may still be looked at as JSON, over all depths

@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// parts is where a guarded body in parts (multipart/form-data and its like) is. Every line that begins as a boundary does is taken for one:
-// that a server takes fewer makes no value of its longer than one that was looked at.
+// parts is where a guarded body in parts (multipart/form-data and its like) is. Every line that begins as a
+// boundary does is taken for one: that a server takes fewer makes no value of its longer than one that was
+// looked at.
 type parts struct {
 	delim string
 	line  []byte   // the line that is read, as far as delim is long

@@ -39,7 +39,8 @@ func (g *Gateway) newReach(s Subject, n outboard.Networking, b *outboard.Box) *r
 	if via != nil {
 		cfg.Guard.Private = nil // the networks that the operator has opened are not those of the proxy
 	}
-	return &reach{net: n, rules: rules, denied: denied, except: except, headers: b.Headers, proxy: b.Net.Proxy, out: newUpstream(cfg, via)}
+	return &reach{net: n, rules: rules, denied: denied, except: except, headers: b.Headers, proxy: b.Net.Proxy,
+		out: newUpstream(cfg, via)}
 }
 
 // networks reads a list of them.
@@ -72,7 +73,8 @@ func (r *reach) deniesAddress(host string) *refusal {
 	if i < 0 || slices.ContainsFunc(r.except, holds) {
 		return nil
 	}
-	return refuse(http.StatusForbidden, "address", "the address is in %s, which this sandbox's settings deny", r.denied[i])
+	return refuse(http.StatusForbidden, "address", "the address is in %s, which this sandbox's settings deny",
+		r.denied[i])
 }
 
 var (

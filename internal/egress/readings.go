@@ -10,17 +10,20 @@ import (
 	"github.com/outboard-dev/outboard/internal/netrule"
 )
 
-// A request can say that it is another one than its first line does: frameworks take a method from a header or a parameter, and proxies
-// tell the servers behind them a path or a host. What a server could take a request for is judged beside what it is. What only proxies
-// say is removed, since the gateway has it from a client.
+// A request can say that it is another one than its first line does: frameworks take a method from a header or a
+// parameter, and proxies tell the servers behind them a path or a host. What a server could take a request for
+// is judged beside what it is. What only proxies say is removed, since the gateway has it from a client.
 
 // maxMethod is longer than any registered method.
 const maxMethod = 32
 
-// overriding are the headers, and parameters of a query, from which servers take the method, in lower case and with hyphens.
-var overriding = []string{"x-http-method-override", "x-http-method", "x-method-override", "x-override-method", "http-method-override"}
+// overriding are the headers, and parameters of a query, from which servers take the method, in lower case and
+// with hyphens.
+var overriding = []string{"x-http-method-override", "x-http-method", "x-method-override", "x-override-method",
+	"http-method-override"}
 
-// hidden reports whether a header is one by which proxies tell servers what was asked for. Some servers take an underscore for a hyphen.
+// hidden reports whether a header is one by which proxies tell servers what was asked for. Some servers take an
+// underscore for a hyphen.
 func hidden(name string) bool {
 	name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
 	switch name {
@@ -32,8 +35,8 @@ func hidden(name string) bool {
 	return strings.HasPrefix(name, "x-forwarded-") || name == "x-forwarded"
 }
 
-// overrides reports whether servers take a request's method from a parameter of a name. PHP makes an underscore of what else a name
-// begins with, and an array of one with a bracket.
+// overrides reports whether servers take a request's method from a parameter of a name. PHP makes an underscore
+// of what else a name begins with, and an array of one with a bracket.
 func overrides(name string) bool {
 	name = strings.ToLower(strings.TrimLeft(name, " "))
 	name, _, _ = strings.Cut(name, "\x00")
@@ -61,7 +64,8 @@ func readings(r *http.Request, req Request) (list []Request, no *refusal) {
 	}
 	for _, method := range said {
 		if method = methodOf(method); !isMethod(method) {
-			return nil, refuse(http.StatusForbidden, "form", "it names another method to be taken for, and that is none")
+			return nil, refuse(http.StatusForbidden, "form",
+				"it names another method to be taken for, and that is none")
 		}
 		other := req
 		other.Method = method
@@ -113,8 +117,8 @@ func isMethod(s string) bool {
 	return len(s) > 0 && len(s) <= maxMethod && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_") == ""
 }
 
-// checkBody has the body of a request looked at for a method that the server could take the request for: of a POST, in which alone servers
-// look for one, where the rules speak of methods.
+// checkBody has the body of a request looked at for a method that the server could take the request for: of a
+// POST, in which alone servers look for one, where the rules speak of methods.
 func (p *port) checkBody(ctx context.Context, r *http.Request, req Request, inj *Injection) {
 	may := p.reach.Load()
 	if e := effectOf(ctx); e != nil && e.reach.Load() != nil {

@@ -27,11 +27,12 @@ func (l leaving) Decide(ctx context.Context, r egress.Request) (egress.Verdict, 
 	return egress.Verdict{Rule: "forbid", Reason: "no"}, nil
 }
 
-// Broken if a client keeps what it was denied off the record, or makes its judgement fail, by going away before it is answered; or a request that the
-// kill switch ended under way is not on record as that.
+// Broken if a client keeps what it was denied off the record, or makes its judgement fail, by going away before
+// it is answered; or a request that the kill switch ended under way is not on record as that.
 func TestRecordsDoNotNeedTheClient(t *testing.T) {
 	gate, l := new(barrier), leaving{make(chan struct{}), make(chan struct{})}
-	r := newRig(t, rules(anyPort("a.test")), func(cfg *egress.Config, _ *outboard.SessionConfig) { cfg.Gate, cfg.Policy = gate, l })
+	r := newRig(t, rules(anyPort("a.test")),
+		func(cfg *egress.Config, _ *outboard.SessionConfig) { cfg.Gate, cfg.Policy = gate, l })
 	held := make(chan struct{})
 	r.mux.HandleFunc("/hold", func(_ http.ResponseWriter, q *http.Request) { held <- struct{}{}; <-q.Context().Done() })
 	for _, url := range []string{r.https("a.test", "/leave"), r.http("a.test", "/leave")} {

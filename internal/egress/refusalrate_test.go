@@ -49,7 +49,8 @@ func TestRefusalsDoNotFillTheAudit(t *testing.T) {
 	c.advance(time.Second)
 	refused(1)
 	if n, out := records(); n != burst+1 || out[len(out)-1] != over {
-		t.Errorf("a second later %d are on record, and the newest counts %d left out of %d", n-burst, out[len(out)-1], over)
+		t.Errorf("a second later %d are on record, and the newest counts %d left out of %d", n-burst, out[len(out)-1],
+			over)
 	}
 	c.advance(time.Hour)
 	refused(2)

@@ -25,7 +25,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// loopback is a sandbox's network without the sandbox: what connects to it says first, in one byte pair, which port it means.
+// loopback is a sandbox's network without the sandbox: what connects to it says first, in one byte pair, which
+// port it means.
 type loopback struct {
 	net.Listener
 	closed chan struct{}
@@ -96,7 +97,8 @@ func rules(list ...outboard.NetRule) option {
 
 func newRig(t testing.TB, options ...option) *rig {
 	t.Helper()
-	r := &rig{mux: http.NewServeMux(), names: map[string][]string{}, id: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox),
+	r := &rig{mux: http.NewServeMux(), names: map[string][]string{},
+		id:      outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox),
 		session: outboard.NewID[outboard.SessionID](outboard.PrefixSession)}
 	handler := http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		r.hits.Add(1)
@@ -123,8 +125,9 @@ func newRig(t testing.TB, options ...option) *rig {
 // again is a gateway of another server, or of the same one after a restart, with a sandbox of the same session.
 func (r *rig) again(t testing.TB, options ...option) *rig {
 	t.Helper()
-	n := &rig{mux: r.mux, names: map[string][]string{}, id: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), session: r.session,
-		store: r.store, world: r.world, secure: r.secure, plain: r.plain}
+	n := &rig{mux: r.mux, names: map[string][]string{}, id: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox),
+		session: r.session,
+		store:   r.store, world: r.world, secure: r.secure, plain: r.plain}
 	n.open(t, options...)
 	return n
 }
@@ -225,7 +228,8 @@ func (r *rig) dial(port int) (net.Conn, error) {
 
 // client is a program inside: one that knows of the proxy, or one that connects to what names resolve to.
 func (r *rig) client(proxy bool) *http.Client {
-	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: r.roots}, ForceAttemptHTTP2: true, DisableCompression: true}
+	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: r.roots}, ForceAttemptHTTP2: true,
+		DisableCompression: true}
 	tr.DialContext = func(_ context.Context, _, addr string) (net.Conn, error) {
 		_, p, _ := net.SplitHostPort(addr)
 		n, _ := strconv.Atoi(p)
@@ -275,8 +279,10 @@ func (r *rig) audit(t testing.TB) []outboard.AuditRecord {
 
 // opening are the headers that open a WebSocket, and opened is the answer of a server to them.
 const (
-	opening = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-	opened  = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
+	opening = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " +
+		"dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+	opened = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: " +
+		"Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
 )
 
 // frame is a whole short text message of a server, and masks one of a client.

@@ -23,8 +23,9 @@ var (
 	errRanges = errors.New("the answer is in pieces although a credential was sent and the whole was asked for")
 )
 
-// scrubber looks for secrets in answers and covers them with as many asterisks, so that no length changes. It is a second line: an API
-// can return a secret in a form that nobody looks for. What keeps secrets in is that they go only where they belong.
+// scrubber looks for secrets in answers and covers them with as many asterisks, so that no length changes. It is
+// a second line: an API can return a secret in a form that nobody looks for. What keeps secrets in is that they
+// go only where they belong.
 type scrubber struct{ needles [][]byte }
 
 func newScrubber(secrets []string) *scrubber {
@@ -52,7 +53,8 @@ func forms(secret string) [][]byte {
 		}
 	}
 	for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-		for lead := range 3 { // inside a longer text the secret begins at any of three places; cut what depends on its neighbours
+		// inside a longer text the secret begins at any of three places; cut what depends on its neighbours
+		for lead := range 3 {
 			text := enc.EncodeToString(append(make([]byte, lead), raw...))
 			text = text[(lead*8+5)/6:]
 			if rest := (lead + len(raw)) % 3; rest != 0 {
@@ -102,20 +104,22 @@ func (s *scrubber) response(resp *http.Response) error {
 // errInterim ends an exchange with a server that sends no answer, only interim ones.
 var errInterim = errors.New("the server keeps sending interim answers")
 
-// interims returns a request whose interim answers (1xx) are covered, and bounded in number. Whoever relays them is told after this.
+// interims returns a request whose interim answers (1xx) are covered, and bounded in number. Whoever relays them
+// is told after this.
 func (s *scrubber) interims(r *http.Request) *http.Request {
 	n := 0
-	return r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
-		if n++; n == maxInterim+1 {
-			effectOf(r.Context()).cancel(errInterim) // an error from here is not heeded: the relay's own hook decides
-		}
-		s.headers(http.Header(h))
-		return nil
-	}}))
+	return r.WithContext(httptrace.WithClientTrace(r.Context(),
+		&httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			if n++; n == maxInterim+1 {
+				effectOf(r.Context()).cancel(errInterim) // an error from here is not heeded: the relay's own hook decides
+			}
+			s.headers(http.Header(h))
+			return nil
+		}}))
 }
 
-// headers covers secrets in the names and values of headers. Names, and hosts in values, come back in another case than they were
-// sent in, so case is nothing here.
+// headers covers secrets in the names and values of headers. Names, and hosts in values, come back in another
+// case than they were sent in, so case is nothing here.
 func (s *scrubber) headers(h http.Header) {
 	if !s.active() {
 		return
@@ -229,8 +233,8 @@ func (e *editor) hold(b []byte) int {
 	return most
 }
 
-// stream edits what is read through it. It holds back only what could be the beginning of a needle, so that events arrive when they are
-// sent.
+// stream edits what is read through it. It holds back only what could be the beginning of a needle, so that
+// events arrive when they are sent.
 type stream struct {
 	src  io.ReadCloser
 	edit editor

@@ -50,7 +50,8 @@ func (p *port) selftest(w http.ResponseWriter, r *http.Request, req Request) {
 	if cause := context.Cause(ctx); cause != nil {
 		why = cause.Error()
 	}
-	if err := p.record(context.WithoutCancel(ctx), ActionSelftestEnd, req, outboard.Allowed, "drill", detail{Reason: why}); err != nil {
+	if err := p.record(context.WithoutCancel(ctx), ActionSelftestEnd, req, outboard.Allowed, "drill",
+		detail{Reason: why}); err != nil {
 		p.g.log.Error("the end of a drill's stream was not recorded", "session", p.subject.Session, "err", err)
 	}
 }

@@ -113,7 +113,8 @@ func bounded(r *http.Request) *refusal {
 		n += len(values)
 		for _, v := range values {
 			if len(name)+len(v) > maxField {
-				return refuse(http.StatusRequestHeaderFieldsTooLarge, "form", "its header %s has more than %d bytes", clip(name), maxField)
+				return refuse(http.StatusRequestHeaderFieldsTooLarge, "form", "its header %s has more than %d bytes",
+					clip(name), maxField)
 			}
 		}
 	}
@@ -142,9 +143,11 @@ func (f *flow) target(r *http.Request) (Request, *refusal) {
 	case through && r.URL.Host == "":
 		return req, refuse(http.StatusBadRequest, "form", "this is a proxy, and the request names no server")
 	case through && r.URL.Scheme != "http":
-		return req, refuse(http.StatusBadRequest, "form", "a request for %s must come through CONNECT", clip(r.URL.Scheme))
+		return req, refuse(http.StatusBadRequest, "form", "a request for %s must come through CONNECT",
+			clip(r.URL.Scheme))
 	case !through && r.URL.Host != "" && !strings.EqualFold(r.URL.Host, r.Host):
-		return req, refuse(http.StatusMisdirectedRequest, "one name", "the request line names another server than its Host header")
+		return req, refuse(http.StatusMisdirectedRequest, "one name",
+			"the request line names another server than its Host header")
 	case r.URL.User != nil || r.URL.Opaque != "" || r.RequestURI == "*":
 		return req, refuse(http.StatusBadRequest, "form", "the request's target is of a form that is not forwarded")
 	}
@@ -161,15 +164,19 @@ func (f *flow) target(r *http.Request) (Request, *refusal) {
 	}
 	req.Host, req.Port = host, port
 	if !through && port != f.to {
-		return req, refuse(http.StatusMisdirectedRequest, "one name", "the Host header names port %d, and the connection was to port %d", port, f.to)
+		return req, refuse(http.StatusMisdirectedRequest, "one name",
+			"the Host header names port %d, and the connection was to port %d", port, f.to)
 	}
 	if f.tunnel != "" && f.tunnel != host {
-		return req, refuse(http.StatusMisdirectedRequest, "one name", "the tunnel is to %s, and the Host header names %s", f.tunnel, host)
+		return req, refuse(http.StatusMisdirectedRequest, "one name",
+			"the tunnel is to %s, and the Host header names %s", f.tunnel, host)
 	}
 	if f.tls && f.name != host {
-		return req, refuse(http.StatusMisdirectedRequest, "one name", "the TLS name is %s, and the Host header names %s", clip(f.sni), host)
+		return req, refuse(http.StatusMisdirectedRequest, "one name",
+			"the TLS name is %s, and the Host header names %s", clip(f.sni), host)
 	}
-	if r.URL.Path == "" && r.Method != http.MethodOptions { // RFC 9112, 3.2.1: http://HOST means its root, as Python's urllib writes it
+	// RFC 9112, 3.2.1: http://HOST means its root, as Python's urllib writes it
+	if r.URL.Path == "" && r.Method != http.MethodOptions {
 		r.URL.Path = "/"
 	}
 	if req.Path, req.Odd, err = netrule.Path(r.URL.EscapedPath()); err != nil {
@@ -191,7 +198,8 @@ func (p *port) connect(w http.ResponseWriter, r *http.Request, f *flow) {
 		return
 	}
 	host, port, err := netrule.Host(r.Host)
-	if err != nil || port == 0 || r.RequestURI != r.Host { // user information is parsed away: what is judged is what was sent
+	// user information is parsed away: what is judged is what was sent
+	if err != nil || port == 0 || r.RequestURI != r.Host {
 		p.answer(w, r, req, refuse(http.StatusBadRequest, "form", "CONNECT needs a host and a port"))
 		return
 	}
@@ -221,7 +229,8 @@ func (p *port) mayConnect(ctx context.Context, req Request) *refusal {
 			return nil
 		}
 	}
-	return p.unlisted(ctx, req, netrule.Judge(may.rules, netrule.Target{Method: req.Method, Host: req.Host, Port: req.Port, Path: req.Path}))
+	return p.unlisted(ctx, req,
+		netrule.Judge(may.rules, netrule.Target{Method: req.Method, Host: req.Host, Port: req.Port, Path: req.Path}))
 }
 
 func (p *port) grants(ctx context.Context) ([]outboard.NetGrant, error) {
@@ -276,11 +285,14 @@ func (p *port) permit(ctx context.Context, req Request, r *http.Request) (*Injec
 		inj = &got
 	}
 	if len(inj.Names) > 0 && !inj.AnyPath && req.Odd != "" {
-		return nil, refuse(http.StatusBadRequest, "credentials", "a credential goes to clean paths only, and %s", req.Odd)
+		return nil, refuse(http.StatusBadRequest, "credentials", "a credential goes to clean paths only, and %s",
+			req.Odd)
 	}
 	if carries(r, inj.Refuse) {
-		return nil, refuse(http.StatusForbidden, "credentials", "the request carries a placeholder that belongs to another place").
-			withHint("the value of the variable stands for a secret, and is replaced at the hosts, paths and methods of its credential only")
+		return nil, refuse(http.StatusForbidden, "credentials",
+			"the request carries a placeholder that belongs to another place").
+			withHint("the value of the variable stands for a secret, and is replaced at the hosts, paths and " +
+				"methods of its credential only")
 	}
 	if no := misplaced(r, inj.Replace); no != nil {
 		return nil, no
@@ -314,10 +326,12 @@ func (p *port) watchOver(ctx context.Context, inj *Injection, v Verdict) {
 }
 
 // allowed asks for a verdict, and returns what a refusal says.
-func (p *port) allowed(ctx context.Context, req Request, decide func(context.Context, Request) (Verdict, error)) (Verdict, *refusal) {
+func (p *port) allowed(ctx context.Context, req Request,
+	decide func(context.Context, Request) (Verdict, error)) (Verdict, *refusal) {
 	v, err := decide(ctx, req)
 	if outboard.KindOf(err) == outboard.Unavailable {
-		return v, refuse(http.StatusServiceUnavailable, "policy", "what the policies say of it cannot be read at the moment")
+		return v, refuse(http.StatusServiceUnavailable, "policy",
+			"what the policies say of it cannot be read at the moment")
 	}
 	if err != nil {
 		return v, refuse(http.StatusForbidden, "policy", "the policy could not be evaluated")
@@ -353,7 +367,8 @@ func (p *port) commit(ctx context.Context, req Request, rule string, inj *Inject
 
 // rule is the request as rules see it.
 func (r *Request) rule() netrule.Target {
-	return netrule.Target{Method: r.Method, Host: r.Host, Port: r.Port, Path: r.Path, Odd: r.Odd, WebSocket: r.WebSocket}
+	return netrule.Target{Method: r.Method, Host: r.Host, Port: r.Port, Path: r.Path, Odd: r.Odd,
+		WebSocket: r.WebSocket}
 }
 
 // judge applies the rules, then the grants. A grant widens what no rule mentions; it does not overrule one that denies.
@@ -365,7 +380,8 @@ func (p *port) judge(ctx context.Context, req Request) (rule string, no *refusal
 	also := func(granted func(Request) bool) *refusal {
 		for _, other := range req.Also {
 			if v := netrule.Judge(may.rules, other.rule()); !v.Allow && (v.Firm || !granted(other)) {
-				return refuse(http.StatusForbidden, v.Rule, "its server could take it for %s %s, and %s", other.Method, clip(other.Path), v.Reason)
+				return refuse(http.StatusForbidden, v.Rule, "its server could take it for %s %s, and %s", other.Method,
+					clip(other.Path), v.Reason)
 			}
 		}
 		return nil
@@ -428,8 +444,9 @@ type detail struct {
 	Approval    outboard.ApprovalID `json:"approval,omitempty"` // that a person was asked for
 	Proxy       string              `json:"proxy,omitempty"`    // of the box, which the request goes through
 	WebSocket   bool                `json:"websocket,omitempty"`
-	AlsoAs      string              `json:"also_as,omitempty"`  // what else its server could take the request for
-	LeftOut     int64               `json:"left_out,omitempty"` // refusals since the last one on record; see refusalRate
+	AlsoAs      string              `json:"also_as,omitempty"` // what else its server could take the request for
+	// refusals since the last one on record; see refusalRate
+	LeftOut int64 `json:"left_out,omitempty"`
 }
 
 // ActionRequest is the action of the gateway's audit records.
@@ -445,7 +462,8 @@ func (p *port) record(ctx context.Context, action string, req Request, decision,
 }
 
 // auditWhile is record while a log is as it was.
-func (p *port) auditWhile(ctx context.Context, action string, req Request, decision, rule string, d detail, while store.Mark) error {
+func (p *port) auditWhile(ctx context.Context, action string, req Request, decision, rule string, d detail,
+	while store.Mark) error {
 	d.Sandbox, d.Box, d.QueryBytes, d.WebSocket = p.subject.Sandbox, p.subject.Box, len(req.Query), req.WebSocket
 	for _, other := range req.Also {
 		d.AlsoAs = other.Method + " " + text.Clip(other.Path, maxAuditPath)
@@ -460,8 +478,11 @@ func (p *port) auditWhile(ctx context.Context, action string, req Request, decis
 		return err
 	}
 	actor := cmp.Or(string(p.subject.Session), string(p.subject.Box), string(p.subject.Sandbox))
-	return p.g.cfg.Store.AuditWhile(ctx, outboard.AuditRecord{Org: cmp.Or(p.subject.Org, string(p.subject.Config.Owner.Org)), Actor: actor, Action: action,
-		Resource: text.Clip(req.Method, maxMethod) + " " + req.url(), Decision: decision, Rule: rule, Detail: encoded}, while)
+	return p.g.cfg.Store.AuditWhile(ctx,
+		outboard.AuditRecord{Org: cmp.Or(p.subject.Org, string(p.subject.Config.Owner.Org)), Actor: actor,
+			Action: action,
+			Resource: text.Clip(req.Method, maxMethod) + " " +
+				req.url(), Decision: decision, Rule: rule, Detail: encoded}, while)
 }
 
 // url is the request's address without its query.
@@ -481,7 +502,8 @@ func (r Request) url() string {
 
 // answer refuses a request, says so in the audit, and tells whoever reads the answer what would help.
 func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *refusal) {
-	p.refused(judgement{p.g.ctx, r.Context()}, req, no.rule, detail{Status: no.status, Reason: no.reason, Approval: no.asked.Approval})
+	p.refused(judgement{p.g.ctx, r.Context()}, req, no.rule, detail{Status: no.status, Reason: no.reason,
+		Approval: no.asked.Approval})
 	p.log(slog.LevelInfo, "request refused", "host", req.Host, "rule", no.rule, "why", no.reason)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Outboard-Decision", "deny")
@@ -494,9 +516,11 @@ func (p *port) answer(w http.ResponseWriter, r *http.Request, req Request, no *r
 	fmt.Fprintf(w, "outboard: %s %s %s: %s\n", text.Clip(r.Method, maxMethod), req.url(), became, no.reason)
 	switch {
 	case no.asked.Denied:
-		fmt.Fprintf(w, "outboard: a person was asked (%s) and has denied it; asking again does not help\n", no.asked.Approval)
+		fmt.Fprintf(w, "outboard: a person was asked (%s) and has denied it; asking again does not help\n",
+			no.asked.Approval)
 	case no.asked.Approval != "":
-		fmt.Fprintf(w, "outboard: a person was asked: %s. Once it is allowed the request passes; go on with something else\n", no.asked.Approval)
+		fmt.Fprintf(w, "outboard: a person was asked: %s. Once it is allowed the request passes; go on with "+
+			"something else\n", no.asked.Approval)
 	}
 	if no.help != "" {
 		fmt.Fprintf(w, "outboard: %s\n", no.help)

@@ -16,8 +16,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/egress"
 )
 
-// If this fails, whoever opens tunnels and says nothing in them holds the server's connections for ever: after CONNECT, within the TLS
-// handshake, or after it. A tunnel that is used stays.
+// If this fails, whoever opens tunnels and says nothing in them holds the server's connections for ever: after
+// CONNECT, within the TLS handshake, or after it. A tunnel that is used stays.
 func TestSilentTunnelsEnd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits ten seconds of the kernel's own deadlines")
@@ -32,7 +32,8 @@ func TestSilentTunnelsEnd(t *testing.T) {
 		}
 		t.Cleanup(func() { c.Close() })
 		fmt.Fprintf(c, "CONNECT a.test:%d HTTP/1.1\r\nHost: a.test:%[1]d\r\n\r\n", portOf(r.secure))
-		if resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: "CONNECT"}); err != nil || resp.StatusCode != 200 {
+		if resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: "CONNECT"}); err != nil ||
+			resp.StatusCode != 200 {
 			t.Fatalf("CONNECT: %v, %v", resp, err)
 		}
 		return c
@@ -61,8 +62,9 @@ func TestSilentTunnelsEnd(t *testing.T) {
 	if err := ask(used); err != nil {
 		t.Fatal(err)
 	}
-	for name, c := range map[string]net.Conn{"nothing at all": tunnel(), "the begin of TLS": begun, "TLS and nothing in it": over(),
-		"half a request": half, "the proxy itself": func() net.Conn { c, _ := r.dial(3128); return c }()} {
+	for name, c := range map[string]net.Conn{"nothing at all": tunnel(), "the begin of TLS": begun,
+		"TLS and nothing in it": over(),
+		"half a request":        half, "the proxy itself": func() net.Conn { c, _ := r.dial(3128); return c }()} {
 		_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
 		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: still open after 30 s", name)
@@ -73,7 +75,8 @@ func TestSilentTunnelsEnd(t *testing.T) {
 	}
 }
 
-// Broken if a tunnel or a WebSocket in which something is said now and then lasts for ever, or one ends before its time.
+// Broken if a tunnel or a WebSocket in which something is said now and then lasts for ever, or one ends before
+// its time.
 func TestConnectionsHaveALifetime(t *testing.T) {
 	for life := time.Second; ; life *= 4 {
 		lasted, said, err := lifetime(t, life)

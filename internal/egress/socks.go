@@ -22,7 +22,8 @@ const (
 )
 
 // socksErrors are what a server can say to a request.
-var socksErrors = []string{1: "it failed", 2: "its rules do not allow it", 3: "the network cannot be reached", 4: "the host cannot be reached",
+var socksErrors = []string{1: "it failed", 2: "its rules do not allow it", 3: "the network cannot be reached",
+	4: "the host cannot be reached",
 	5: "the connection was refused", 6: "the time to live is over", 7: "it does not do that", 8: "it does not take such addresses"}
 
 // socksReply is a refusal of a request, by a server that speaks the protocol.
@@ -45,8 +46,9 @@ var (
 	errSocksOpen = errors.New("it wants a name and a password")
 )
 
-// socks asks a SOCKS5 server for a connection to an address. It reads what the server says to that and not a byte more, at most 266 of
-// them: what comes next is of the connection. A name is offered when there is one. A deadline is the caller's to set.
+// socks asks a SOCKS5 server for a connection to an address. It reads what the server says to that and not a
+// byte more, at most 266 of them: what comes next is of the connection. A name is offered when there is one. A
+// deadline is the caller's to set.
 func socks(rw io.ReadWriter, name, password string, to netip.AddrPort) error {
 	method := byte(socksOpen)
 	if name != "" {

@@ -15,8 +15,8 @@ type conversation struct {
 func (c *conversation) Read(b []byte) (int, error)  { return c.in.Read(b) }
 func (c *conversation) Write(b []byte) (int, error) { return c.out.Write(b) }
 
-// FuzzSocks: if it fails, the bytes of something that is no SOCKS5 server are taken for a connection, more of them are read than the protocol
-// has, or what is sent is not what RFC 1928 and 1929 have.
+// FuzzSocks: if it fails, the bytes of something that is no SOCKS5 server are taken for a connection, more of
+// them are read than the protocol has, or what is sent is not what RFC 1928 and 1929 have.
 func FuzzSocks(f *testing.F) {
 	f.Add([]byte("\x05\x00\x05\x00\x00\x01\x01\x02\x03\x04\x05\x06more"), "", "", []byte{1, 2, 3, 4})
 	f.Add([]byte("\x05\x02\x01\x00\x05\x00\x00\x03\x04name\x05\x06more"), "me", "word", []byte{1, 2, 3, 4})
@@ -44,7 +44,8 @@ func FuzzSocks(f *testing.F) {
 		}
 		want := sent[:3]
 		if name != "" {
-			want = append(append(append(append(append([]byte{}, want...), 1, byte(len(name))), name...), byte(len(password))), password...)
+			want = append(append(append(append(append([]byte{}, want...), 1, byte(len(name))), name...),
+				byte(len(password))), password...)
 		}
 		kind := byte(4)
 		if addr.Is4() {

@@ -49,9 +49,11 @@ func (g *Gateway) newSocksUpstream(s Subject, proxy outboard.BoxProxy, sealed ou
 		case !proxy.Password:
 			return secret, nil
 		case sealed.Credential == "" || g.cfg.ProxyPassword == nil: // a fork's
-			return secret, outboard.Errorf(outboard.NotFound, "the password for it is not here; set the sandbox's network again")
+			return secret, outboard.Errorf(outboard.NotFound,
+				"the password for it is not here; set the sandbox's network again")
 		}
-		return g.cfg.ProxyPassword(ctx, s, Request{Subject: s, Scheme: "socks5", Method: http.MethodConnect, Host: d.host, Port: d.port, Path: "/", Headers: sealed})
+		return g.cfg.ProxyPassword(ctx, s, Request{Subject: s, Scheme: "socks5", Method: http.MethodConnect,
+			Host: d.host, Port: d.port, Path: "/", Headers: sealed})
 	}
 	return d
 }
@@ -92,7 +94,8 @@ func (d *socksUpstream) dial(ctx context.Context, addrs []netip.Addr, port strin
 	}
 	password, err := d.password(ctx)
 	if err != nil {
-		return nil, &socksUpstreamError{http.StatusServiceUnavailable, "its password cannot be used: " + err.Error(), err}
+		return nil, &socksUpstreamError{http.StatusServiceUnavailable, "its password cannot be used: " + err.Error(),
+			err}
 	}
 	for _, addr := range addrs {
 		var conn net.Conn
@@ -108,7 +111,8 @@ func (d *socksUpstream) dial(ctx context.Context, addrs []netip.Addr, port strin
 }
 
 // through makes one attempt.
-func (d *socksUpstream) through(ctx context.Context, own []netip.Addr, password outboard.Secret, to netip.AddrPort) (net.Conn, error) {
+func (d *socksUpstream) through(ctx context.Context, own []netip.Addr, password outboard.Secret,
+	to netip.AddrPort) (net.Conn, error) {
 	conn, err := outbound.Dial(ctx, own, strconv.Itoa(d.port))
 	if err != nil {
 		return nil, &socksUpstreamError{http.StatusBadGateway, "it could not be reached", err}

@@ -177,14 +177,16 @@ func socksUpstreamRig(t *testing.T, password string, change ...option) (*rig, *s
 		c.Boxes, s.Owner.Name = outboard.Networking{Mode: "unrestricted"}, ofBox
 		c.BoxProxies = []string{p.Addr().String()}
 		c.ProxyPassword = func(_ context.Context, s egress.Subject, r egress.Request) (outboard.Secret, error) {
-			if s.Box == "" || r.Scheme != "socks5" || r.Headers.Credential != "vcrd_of_box" || fmt.Sprintf("%s:%d", r.Host, r.Port) != p.Addr().String() {
+			if s.Box == "" || r.Scheme != "socks5" || r.Headers.Credential != "vcrd_of_box" ||
+				fmt.Sprintf("%s:%d", r.Host, r.Port) != p.Addr().String() {
 				return outboard.Secret{}, fmt.Errorf("asked for %+v", r)
 			}
 			return outboard.NewSecret(proxyWord), nil
 		}
 	}
 	r := newRig(t, append([]option{list}, change...)...)
-	b := outboard.Box{ID: outboard.NewBoxID(), Org: "org_boxes", Owner: "apikey_1", State: outboard.BoxRunning, CreatedAt: r.store.Now(), EndAt: r.store.Now(),
+	b := outboard.Box{ID: outboard.NewBoxID(), Org: "org_boxes", Owner: "apikey_1", State: outboard.BoxRunning,
+		CreatedAt: r.store.Now(), EndAt: r.store.Now(),
 		Net: through(p, password), Headers: outboard.BoxHeaders{Credential: "vcrd_of_box"}}
 	if err := r.store.AddBox(t.Context(), b); err != nil {
 		t.Fatal(err)
@@ -229,7 +231,8 @@ func TestSocksUpstream(t *testing.T) {
 		n := through(p, password)
 		n.Closed, n.Allow = true, []string{"out.test"}
 		r.setBox(t, b.ID, n)
-		if status, text := get(t, r.client(false), r.http("two.test", "/x")); status != 403 || !strings.Contains(text, "no rule lets") || r.asked("two.test") {
+		if status, text := get(t, r.client(false), r.http("two.test", "/x")); status != 403 ||
+			!strings.Contains(text, "no rule lets") || r.asked("two.test") {
 			t.Errorf("what is denied: %d %s", status, text)
 		}
 		if asked, _ := p.took(); len(asked) > 0 {
@@ -279,7 +282,8 @@ func TestSocksUpstreamOtherAddress(t *testing.T) {
 	r.gateway.Detach(r.id)
 	r, p, _ = socksUpstreamRig(t, "")
 	p.refuses[out] = 2
-	if status, text := get(t, r.client(false), r.http("two.test", "/x")); status != 502 || !strings.Contains(text, "its rules do not allow it") {
+	if status, text := get(t, r.client(false), r.http("two.test", "/x")); status != 502 ||
+		!strings.Contains(text, "its rules do not allow it") {
 		t.Errorf("%d %s", status, text)
 	}
 	if asked, _ := p.took(); len(asked) != 1 {
@@ -311,12 +315,16 @@ func TestBrokenSocksUpstream(t *testing.T) {
 		"no method":        {says("\x05\xff"), "does not take the name and password"},
 		"a wrong password": {says("\x05\x02\x01\x01"), "does not take the name and password"},
 		"closed at once":   {func(net.Conn) {}, "broke off"},
-		"closed later":     {func(c net.Conn) { io.ReadFull(c, make([]byte, 3)); io.WriteString(c, "\x05\x02\x01\x00\x05\x00") }, "broke off"},
-		"an odd address":   {says("\x05\x02\x01\x00\x05\x00\x00\x09\x00"), "does not speak SOCKS5"},
-		"unreachable":      {refused(3), "the network cannot be reached"},
-		"a code of none":   {refused(77), "it answered 77"},
-		"its rules":        {refused(2), "its rules do not allow it"},
-		"the control":      {nil, ""},
+		"closed later": {func(c net.Conn) {
+			io.ReadFull(c, make([]byte, 3))
+			io.WriteString(c,
+				"\x05\x02\x01\x00\x05\x00")
+		}, "broke off"},
+		"an odd address": {says("\x05\x02\x01\x00\x05\x00\x00\x09\x00"), "does not speak SOCKS5"},
+		"unreachable":    {refused(3), "the network cannot be reached"},
+		"a code of none": {refused(77), "it answered 77"},
+		"its rules":      {refused(2), "its rules do not allow it"},
+		"the control":    {nil, ""},
 	} {
 		p.speaks(c.bad)
 		hits := r.hits.Load()
@@ -337,7 +345,8 @@ func TestBrokenSocksUpstream(t *testing.T) {
 		r.setBox(t, b.ID, through(p, proxyWord))
 	}
 	p.Close()
-	if status, text := get(t, r.client(false), r.http("out.test", "/x")); status != 502 || !strings.Contains(text, "could not be reached") {
+	if status, text := get(t, r.client(false), r.http("out.test", "/x")); status != 502 ||
+		!strings.Contains(text, "could not be reached") {
 		t.Errorf("a proxy that is away: %d %s", status, text)
 	}
 }
@@ -347,7 +356,8 @@ func TestBrokenSocksUpstream(t *testing.T) {
 func TestSocksUpstreamReachesNothingElse(t *testing.T) {
 	r, p, b := socksUpstreamRig(t, proxyWord)
 	r.names["inside.test"], r.names["meta.test"], r.names["proxy.test"] = []string{"127.0.0.1"}, []string{"169.254.169.254"}, []string{"169.254.169.254"}
-	for host, why := range map[string]string{"inside.test": "not on the public internet", "meta.test": "not on the public internet", "127.0.0.1": "not on the public internet"} {
+	for host, why := range map[string]string{"inside.test": "not on the public internet",
+		"meta.test": "not on the public internet", "127.0.0.1": "not on the public internet"} {
 		if status, text := get(t, r.client(false), r.http(host, "/x")); status != 403 || !strings.Contains(text, why) {
 			t.Errorf("%s: %d %s", host, status, text)
 		}
@@ -361,7 +371,8 @@ func TestSocksUpstreamReachesNothingElse(t *testing.T) {
 		n := through(p, proxyWord)
 		n.Proxy.Address = address
 		r.setBox(t, b.ID, n)
-		if got, text := get(t, r.client(false), r.http("out.test", "/x")); got != status || !strings.Contains(text, word) {
+		if got, text := get(t, r.client(false), r.http("out.test", "/x")); got != status ||
+			!strings.Contains(text, word) {
 			t.Errorf("%s: %d %s, want %d", what, got, text, status)
 		}
 	}
@@ -371,23 +382,29 @@ func TestSocksUpstreamReachesNothingElse(t *testing.T) {
 	check("no such name", "none.example:"+port, 502, "its name could not be resolved")
 
 	bound, q, _ := socksUpstreamRig(t, "", func(c *egress.Config, _ *outboard.SessionConfig) {
-		c.Boxes, c.BoxProxies = outboard.Networking{Mode: "limited", Rules: []outboard.NetRule{{Host: "out.test", Port: -1}}}, nil
+		c.Boxes, c.BoxProxies = outboard.Networking{Mode: "limited",
+			Rules: []outboard.NetRule{{Host: "out.test", Port: -1}}}, nil
 	})
-	if status, text := get(t, bound.client(false), bound.http("out.test", "/x")); status != 403 || !strings.Contains(text, "does not let sandboxes") {
+	if status, text := get(t, bound.client(false), bound.http("out.test", "/x")); status != 403 ||
+		!strings.Contains(text, "does not let sandboxes") {
 		t.Errorf("a proxy that the operator has not listed: %d %s", status, text)
 	}
-	private, _, _ := socksUpstreamRig(t, "", func(c *egress.Config, _ *outboard.SessionConfig) { c.BoxProxies, c.Guard.Private = nil, nil })
-	if status, text := get(t, private.client(false), private.http("out.test", "/x")); status != 403 || !strings.Contains(text, "not at an address") {
+	private, _, _ := socksUpstreamRig(t, "",
+		func(c *egress.Config, _ *outboard.SessionConfig) { c.BoxProxies, c.Guard.Private = nil, nil })
+	if status, text := get(t, private.client(false), private.http("out.test", "/x")); status != 403 ||
+		!strings.Contains(text, "not at an address") {
 		t.Errorf("a private one: %d %s", status, text)
 	}
 	if asked, _ := q.took(); len(asked) > 0 {
 		t.Errorf("it was asked for %v", asked)
 	}
 	lost, l, box := socksUpstreamRig(t, proxyWord)
-	if _, err := lost.store.ChangeBox(t.Context(), box.ID, func(b *outboard.Box) error { b.Headers = outboard.BoxHeaders{}; return nil }); err != nil {
+	if _, err := lost.store.ChangeBox(t.Context(), box.ID,
+		func(b *outboard.Box) error { b.Headers = outboard.BoxHeaders{}; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if status, text := get(t, lost.client(false), lost.http("out.test", "/x")); status != 503 || !strings.Contains(text, "set the sandbox's network again") {
+	if status, text := get(t, lost.client(false), lost.http("out.test", "/x")); status != 503 ||
+		!strings.Contains(text, "set the sandbox's network again") {
 		t.Errorf("a fork: %d %s", status, text)
 	}
 	if asked, auth := l.took(); len(asked)+len(auth) > 0 {

@@ -11,7 +11,8 @@ import (
 const sshMark = "SSH-"
 
 // sshAdvice is what such a client is told. Most of them are git, which has another way.
-const sshAdvice = "outboard: nothing leaves this sandbox by SSH, only by HTTP and HTTPS; for git use https://HOST/PATH in the place of git@HOST:PATH"
+const sshAdvice = "outboard: nothing leaves this sandbox by SSH, only by HTTP and HTTPS; for git use " +
+	"https://HOST/PATH in the place of git@HOST:PATH"
 
 // refuseSSH answers a client of SSH in its own terms, so that it says why, and puts it on record.
 func (p *port) refuseSSH(c *conn) {

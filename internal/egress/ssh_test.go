@@ -10,7 +10,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Broken if who tries SSH, as git does for git@HOST:PATH, is not told why it fails and what works, or nobody sees that it was tried.
+// Broken if who tries SSH, as git does for git@HOST:PATH, is not told why it fails and what works, or nobody
+// sees that it was tried.
 func TestSSHIsRefusedInItsOwnTerms(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")))
 	for name, w := range map[string]*wire{"straight": r.wire(t, 22, false), "tunnel": r.wire(t, 3128, false)} {
@@ -23,11 +24,14 @@ func TestSSHIsRefusedInItsOwnTerms(t *testing.T) {
 			}
 		}
 		before := len(r.audit(t))
-		_, _, _, err := ssh.NewClientConn(w.Conn, "a.test:22", &ssh.ClientConfig{User: "git", HostKeyCallback: ssh.InsecureIgnoreHostKey()})
-		if err == nil || !strings.Contains(err.Error(), `reason 7: "outboard: nothing leaves this sandbox by SSH`) || !strings.Contains(err.Error(), "use https://") {
+		_, _, _, err := ssh.NewClientConn(w.Conn, "a.test:22", &ssh.ClientConfig{User: "git",
+			HostKeyCallback: ssh.InsecureIgnoreHostKey()})
+		if err == nil || !strings.Contains(err.Error(), `reason 7: "outboard: nothing leaves this sandbox by SSH`) ||
+			!strings.Contains(err.Error(), "use https://") {
 			t.Errorf("%s: the client says %v", name, err)
 		}
-		if rows := r.audit(t)[before:]; len(rows) != 1 || rows[0].Resource != where || rows[0].Decision != outboard.Refused {
+		if rows := r.audit(t)[before:]; len(rows) != 1 || rows[0].Resource != where ||
+			rows[0].Decision != outboard.Refused {
 			t.Errorf("%s: the records are %+v", name, rows)
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A server that is told to stop must not wait for what sandboxes have open: connections that say nothing, that stop in the middle of
-// a handshake or a head, that are kept alive, or whose answer never ends.
+// A server that is told to stop must not wait for what sandboxes have open: connections that say nothing, that
+// stop in the middle of a handshake or a head, that are kept alive, or whose answer never ends.
 func TestStopDoesNotWaitForOpenConnections(t *testing.T) {
 	r := newRig(t, rules(anyPort("web.test")))
 	r.mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
@@ -18,7 +18,8 @@ func TestStopDoesNotWaitForOpenConnections(t *testing.T) {
 			<-q.Context().Done()
 		}
 	})
-	for port, said := range map[int]string{80: "", 443: "", 3128: "", 81: "GET / HTT", 444: "\x16\x03\x01\x02", 3129: "CONNECT web.test:443 HTTP/1.1\r\n"} {
+	for port, said := range map[int]string{80: "", 443: "", 3128: "", 81: "GET / HTT", 444: "\x16\x03\x01\x02",
+		3129: "CONNECT web.test:443 HTTP/1.1\r\n"} {
 		c, err := r.dial(port)
 		if err != nil {
 			t.Fatal(err)

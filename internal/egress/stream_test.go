@@ -63,7 +63,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// Broken if a stream of events waits in the gateway, also while it is searched for secrets, or trailers (gRPC) do not arrive.
+// Broken if a stream of events waits in the gateway, also while it is searched for secrets, or trailers (gRPC)
+// do not arrive.
 func TestStreams(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")), scrubbing())
 	seen := make(chan struct{})
@@ -97,7 +98,8 @@ func TestStreams(t *testing.T) {
 		}
 		seen <- struct{}{}
 	}
-	if rest, err := io.ReadAll(in); err != nil || len(rest) != 0 || resp.ProtoMajor != 2 || resp.Trailer.Get("Grpc-Status") != "0" {
+	if rest, err := io.ReadAll(in); err != nil || len(rest) != 0 || resp.ProtoMajor != 2 ||
+		resp.Trailer.Get("Grpc-Status") != "0" {
 		t.Errorf("the end: %q, %v, %s, trailers %v", rest, err, resp.Proto, resp.Trailer)
 	}
 }
@@ -113,8 +115,8 @@ func moving(c *clock) option {
 	return func(cfg *egress.Config, _ *outboard.SessionConfig) { cfg.Now, cfg.Idle = c.now, time.Minute }
 }
 
-// Broken if a stream that carries nothing is kept for ever, or one that carries something is ended: an answer that is still to begin (a
-// long poll), a stream of events, a connection that has switched protocols.
+// Broken if a stream that carries nothing is kept for ever, or one that carries something is ended: an answer
+// that is still to begin (a long poll), a stream of events, a connection that has switched protocols.
 func TestIdleStreamsEnd(t *testing.T) {
 	var c clock
 	r := newRig(t, rules(anyPort("a.test")), moving(&c))
@@ -253,7 +255,8 @@ func TestStreamsAreBounded(t *testing.T) {
 		<-held
 	}
 	for range 5 {
-		if code, body := get(t, client, r.https("a.test", "/now")); code != http.StatusTooManyRequests || !strings.Contains(body, "under way") {
+		if code, body := get(t, client, r.https("a.test", "/now")); code != http.StatusTooManyRequests ||
+			!strings.Contains(body, "under way") {
 			t.Fatalf("a fourth request: %d %s", code, body)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/egress"
 )
 
-// Broken if a stream goes on after the grant that let it begin was taken back, be it used up or not, or if one ends that something else
-// allows.
+// Broken if a stream goes on after the grant that let it begin was taken back, be it used up or not, or if one
+// ends that something else allows.
 func TestTakenBackGrantsEndTheirStreams(t *testing.T) {
 	r := newRig(t, rules(anyPort("rule.test")))
 	gone := make(chan string, 8)
@@ -24,8 +24,10 @@ func TestTakenBackGrantsEndTheirStreams(t *testing.T) {
 	})
 	grant := func(host string, port, uses int) {
 		t.Helper()
-		err := r.store.AllowNet(t.Context(), outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: r.session, Host: host,
-			Port: port, Uses: uses, By: "k", CreatedAt: time.Now()}, outboard.Answer{}, nil)
+		err := r.store.AllowNet(t.Context(),
+			outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: r.session,
+				Host: host,
+				Port: port, Uses: uses, By: "k", CreatedAt: time.Now()}, outboard.Answer{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +61,8 @@ func TestTakenBackGrantsEndTheirStreams(t *testing.T) {
 			}
 		}
 		if ended == 0 {
-			if n := r.gateway.Recheck(); n != 0 || r.gateway.Flows(func(egress.Subject) bool { return true }) != before {
+			if n := r.gateway.Recheck(); n != 0 ||
+				r.gateway.Flows(func(egress.Subject) bool { return true }) != before {
 				t.Errorf("%d ended with the grant of %s", n, host)
 			}
 		}

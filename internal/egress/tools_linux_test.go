@@ -78,7 +78,8 @@ func (b *box) sh(t *testing.T, script string) (string, int) {
 	key := fmt.Sprint("k", b.n)
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
-	res, err := b.Start(ctx, guest.Start{Key: key, Epoch: 1, Generation: "g", Digest: key, Op: "exec", Input: input, TimeoutMs: 80_000, OutputLimit: 100_000})
+	res, err := b.Start(ctx, guest.Start{Key: key, Epoch: 1, Generation: "g", Digest: key, Op: "exec", Input: input,
+		TimeoutMs: 80_000, OutputLimit: 100_000})
 	if err == nil && res.State != guest.StateDone {
 		res, err = b.Wait(ctx, key, 1)
 	}
@@ -104,7 +105,8 @@ func (b *box) has(t *testing.T, tool string) {
 
 const bare = `unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY no_proxy NO_PROXY NODE_USE_ENV_PROXY; `
 
-// ownServers asks servers of the sandbox itself, by each of its names and addresses, through programs that know of the proxy.
+// ownServers asks servers of the sandbox itself, by each of its names and addresses, through programs that know
+// of the proxy.
 func ownServers(t *testing.T, b *box) {
 	b.has(t, "curl")
 	b.has(t, "python3")
@@ -114,7 +116,8 @@ for port in 8000 8001; do until (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null; 
 	if out, code := b.sh(t, serve+"; echo up"); code != 0 || !strings.HasSuffix(out, "up\n") {
 		t.Fatalf("%d %s", code, out)
 	}
-	for _, host := range []string{"localhost", "127.0.0.1", "0.0.0.0", "127.0.1.1", "127.0.0.2", "$(hostname)", "app.localhost", "ip6-localhost:8001", "[::1]:8001", "127.9.9.9"} {
+	for _, host := range []string{"localhost", "127.0.0.1", "0.0.0.0", "127.0.1.1", "127.0.0.2", "$(hostname)",
+		"app.localhost", "ip6-localhost:8001", "[::1]:8001", "127.9.9.9"} {
 		if !strings.Contains(host, ":") {
 			host += ":8000"
 		}
@@ -138,7 +141,8 @@ for port in 8000 8001; do until (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null; 
 			}
 		}
 	}
-	if out, code := b.sh(t, `python3 -c 'import urllib.request; urllib.request.urlopen("http://127.9.9.9:8000")' 2>&1; curl -sx $http_proxy --noproxy '' http://127.9.9.9:8000`); !strings.Contains(out, "403") ||
+	if out, code := b.sh(t,
+		`python3 -c 'import urllib.request; urllib.request.urlopen("http://127.9.9.9:8000")' 2>&1; curl -sx $http_proxy --noproxy '' http://127.9.9.9:8000`); !strings.Contains(out, "403") ||
 		!strings.Contains(out, "your own machine") {
 		t.Errorf("what asks the gateway: %d %s", code, out)
 	}
@@ -147,7 +151,8 @@ for port in 8000 8001; do until (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null; 
 	}
 }
 
-// browsers opens pages in those that the host has, as a person's tests do. CI has none: they are larger than all else there.
+// browsers opens pages in those that the host has, as a person's tests do. CI has none: they are larger than all
+// else there.
 func browsers(t *testing.T, b *box, good, bad, want string) {
 	for name, command := range map[string]string{
 		"chromium": "timeout 80 chromium --headless --no-sandbox --disable-gpu --dump-dom 2>/dev/null ",
@@ -166,10 +171,12 @@ func browsers(t *testing.T, b *box, good, bad, want string) {
 	}
 }
 
-// Broken if a common tool cannot reach an allowed server, with or without knowing of the proxy, or reaches one that is not allowed.
+// Broken if a common tool cannot reach an allowed server, with or without knowing of the proxy, or reaches one
+// that is not allowed.
 func TestTools(t *testing.T) {
 	r := newRig(t)
-	cfg := &outboard.SessionConfig{Env: outboard.EnvConfig{Networking: outboard.Networking{Mode: "limited", Rules: []outboard.NetRule{anyPort("a.test")}}}}
+	cfg := &outboard.SessionConfig{Env: outboard.EnvConfig{Networking: outboard.Networking{Mode: "limited",
+		Rules: []outboard.NetRule{anyPort("a.test")}}}}
 	r.mux.HandleFunc("/hello", func(w http.ResponseWriter, q *http.Request) { fmt.Fprint(w, "hello from ", q.Host) })
 	r.mux.HandleFunc("/{$}", func(w http.ResponseWriter, q *http.Request) { fmt.Fprint(w, "root of ", q.Host) })
 	serveGit(t, r)
@@ -181,7 +188,8 @@ func TestTools(t *testing.T) {
 	node := `node -e 'fetch(process.argv[1]).then(r=>{if(!r.ok)throw r.status;return r.text()}).then(console.log,e=>{console.error(e);process.exit(1)})' `
 	nodeHTTP := `node -e 'const u=process.argv[1];require(u.split(":")[0]).get(u,r=>{if(r.statusCode!=200)process.exit(1);r.pipe(process.stdout)}).on("error",e=>{console.error(e);process.exit(1)})' `
 	for name, tc := range map[string]struct{ tool, cmd string }{
-		"curl": {"curl", "curl -sSf "}, "wget": {"wget", "wget -qO- --tries=1 "}, "python3": {"python3", py}, "node fetch": {"node", node}, "node https": {"node", nodeHTTP},
+		"curl": {"curl", "curl -sSf "}, "wget": {"wget", "wget -qO- --tries=1 "}, "python3": {"python3",
+			py}, "node fetch": {"node", node}, "node https": {"node", nodeHTTP},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.has(t, tc.tool)
@@ -189,7 +197,8 @@ func TestTools(t *testing.T) {
 				if out, code := b.sh(t, pre+tc.cmd+good); code != 0 || !strings.Contains(out, want) {
 					t.Errorf("%s%s: %d %s", pre, good, code, out)
 				}
-				if out, code := b.sh(t, pre+tc.cmd+goodPlain); code != 0 || !strings.Contains(out, "hello from a.test") {
+				if out, code := b.sh(t, pre+tc.cmd+goodPlain); code != 0 ||
+					!strings.Contains(out, "hello from a.test") {
 					t.Errorf("%s%s: %d %s", pre, goodPlain, code, out)
 				}
 				if out, code := b.sh(t, pre+tc.cmd+bad); code == 0 || strings.Contains(out, "hello from") {
@@ -200,7 +209,8 @@ func TestTools(t *testing.T) {
 	}
 	t.Run("no path", func(t *testing.T) { // urllib names a proxy no more than http://HOST
 		b.has(t, "python3")
-		if out, code := b.sh(t, py+strings.TrimSuffix(r.http("a.test", "/"), "/")); code != 0 || !strings.Contains(out, "root of a.test") {
+		if out, code := b.sh(t, py+strings.TrimSuffix(r.http("a.test", "/"), "/")); code != 0 ||
+			!strings.Contains(out, "root of a.test") {
 			t.Errorf("%d %s", code, out)
 		}
 	})
@@ -224,7 +234,8 @@ func TestTools(t *testing.T) {
 	t.Run("nss", func(t *testing.T) {
 		b.has(t, "certutil")
 		const list = "certutil -L -d sql:$HOME/.pki/nssdb"
-		if out, code := b.sh(t, list+" && certutil -V -u L -n \"$("+list+" | sed -n 's/ *C,, *$//p')\" -d sql:$HOME/.pki/nssdb"); code != 0 ||
+		if out, code := b.sh(t, list+" && certutil -V -u L -n \"$("+list+" | sed -n 's/ *C,, *$//p')\" -d "+
+			"sql:$HOME/.pki/nssdb"); code != 0 ||
 			!strings.Contains(out, "C,,") || !strings.Contains(out, "certificate is valid") {
 			t.Errorf("%d %s", code, out)
 		}
@@ -238,7 +249,8 @@ func TestTools(t *testing.T) {
 		}
 		src := `import java.net.*;import java.net.http.*;class T{public static void main(String[] a)throws Exception{System.out.println(HttpClient.newHttpClient()` +
 			`.send(HttpRequest.newBuilder(URI.create(a[0])).build(),HttpResponse.BodyHandlers.ofString()).body());}}`
-		if out, code := b.sh(t, "cd /workspace && echo '"+src+"' > T.java && java T.java "+good); code != 0 || !strings.Contains(out, want) {
+		if out, code := b.sh(t, "cd /workspace && echo '"+src+"' > T.java && java T.java "+good); code != 0 ||
+			!strings.Contains(out, want) {
 			t.Errorf("%d %s", code, out)
 		}
 	})
@@ -278,15 +290,19 @@ func TestTools(t *testing.T) {
 		for _, script := range []string{
 			fmt.Sprintf("curl -sS --noproxy '*' --max-time 3 http://127.0.0.1:%d/", port),
 			fmt.Sprintf("exec 3<>/dev/tcp/127.0.0.1/%d", port),
-			"curl -sS --noproxy '*' --max-time 3 https://1.1.1.1/", "curl -sS --max-time 3 --proxy '' http://169.254.169.254/latest/",
-			"exec 3<>/dev/tcp/169.254.169.254/80", "exec 3<>/dev/tcp/10.0.0.1/22", "exec 3<>/dev/udp/8.8.8.8/53 && echo x >&3",
+			"curl -sS --noproxy '*' --max-time 3 https://1.1.1.1/", "curl -sS --max-time 3 --proxy '' " +
+				"http://169.254.169.254/latest/",
+			"exec 3<>/dev/tcp/169.254.169.254/80", "exec 3<>/dev/tcp/10.0.0.1/22", "exec 3<>/dev/udp/8.8.8.8/53 && " +
+				"echo x >&3",
 			"ping -c1 -W1 1.1.1.1",
 		} {
 			if out, code := b.sh(t, script); code == 0 {
 				t.Errorf("%s: %s", script, out)
 			}
 		}
-		if out, code := b.sh(t, "curl -sS -o /dev/null -w '%{http_code}' http://169.254.169.254/latest/meta-data/"); code != 0 || out != "403" {
+		if out, code := b.sh(t,
+			"curl -sS -o /dev/null -w '%{http_code}' http://169.254.169.254/latest/meta-data/"); code != 0 ||
+			out != "403" {
 			t.Errorf("metadata through the proxy: %d %s", code, out)
 		}
 		if out, code := b.sh(t, "curl -sSf "+good); code != 0 {
@@ -311,12 +327,14 @@ func gitServer(t *testing.T, root string, repos ...string) http.Handler {
 		return nil // the tool's own test says so
 	}
 	for _, repo := range repos {
-		for _, args := range [][]string{{"init", "-q", "--bare", filepath.Join(root, repo)}, {"-C", filepath.Join(root, repo), "config", "http.receivepack", "true"}} {
+		for _, args := range [][]string{{"init", "-q", "--bare", filepath.Join(root, repo)},
+			{"-C", filepath.Join(root, repo), "config", "http.receivepack", "true"}} {
 			if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
 				t.Fatalf("git %v: %v %s", args, err, out)
 			}
 		}
 	}
 	return &cgi.Handler{Path: filepath.Join(strings.TrimSpace(string(out)), "git-http-backend"), Root: "/git",
-		Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "REMOTE_USER=test", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
+		Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "REMOTE_USER=test", "GIT_CONFIG_COUNT=1",
+			"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
 }

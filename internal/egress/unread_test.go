@@ -44,8 +44,8 @@ func flooding(r *rig, path string, upgrade bool) (stuck, gone chan struct{}) {
 	return stuck, gone
 }
 
-// Broken if a client that does not read, as one that is frozen cannot, keeps a request that was ended under way, with its connection to the
-// server.
+// Broken if a client that does not read, as one that is frozen cannot, keeps a request that was ended under way,
+// with its connection to the server.
 func TestWhoDoesNotReadIsNotWaitedFor(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")))
 	old, _, _ := r.oldServer(t)
@@ -94,7 +94,8 @@ func TestWhoDoesNotReadIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// frozen begins a request of HTTP/2 with windows that never fill, and reads nothing of the answer, as a client that is frozen.
+// frozen begins a request of HTTP/2 with windows that never fill, and reads nothing of the answer, as a client
+// that is frozen.
 func frozen(t *testing.T, r *rig) error {
 	c, err := r.dial(portOf(r.secure))
 	if err != nil {
@@ -105,7 +106,8 @@ func frozen(t *testing.T, r *rig) error {
 	field := func(name, value string) string {
 		return "\x00" + string(rune(len(name))) + name + string(rune(len(value))) + value
 	}
-	head := "\x82\x87" + field(":path", "/frozen") + field(":authority", "a.test:"+strconv.Itoa(portOf(r.secure))) // GET, https
+	// GET, https
+	head := "\x82\x87" + field(":path", "/frozen") + field(":authority", "a.test:"+strconv.Itoa(portOf(r.secure)))
 	_, err = io.WriteString(over, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+
 		"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x7f\xff\xff\xff"+ // the window of a stream
 		"\x00\x00\x04\x08\x00\x00\x00\x00\x00\x70\x00\x00\x00"+ // and of the connection

@@ -16,8 +16,9 @@ import (
 
 // usage counts what a session sends out, against its budget: allowed hosts are the way by which data really leaves.
 //
-// The counters are rows that all servers share. A gateway takes of them in chunks, before it lets anything pass, and spends a chunk
-// from memory. A chunk that a crash loses stays counted, so that no restart gives back what was used.
+// The counters are rows that all servers share. A gateway takes of them in chunks, before it lets anything pass,
+// and spends a chunk from memory. A chunk that a crash loses stays counted, so that no restart gives back what
+// was used.
 type usage struct {
 	store *store.Store
 	id    string // of the counters: the session, or the sandbox without one
@@ -33,7 +34,8 @@ type usage struct {
 }
 
 func newUsage(s *store.Store, id string, b outboard.NetBudget, now func() time.Time) *usage {
-	b.Requests, b.Bytes, b.Hosts = cmp.Or(b.Requests, defaultRequests), cmp.Or(b.Bytes, defaultBytes), cmp.Or(b.Hosts, defaultHosts)
+	b.Requests, b.Bytes, b.Hosts = cmp.Or(b.Requests, defaultRequests), cmp.Or(b.Bytes, defaultBytes), cmp.Or(b.Hosts,
+		defaultHosts)
 	return &usage{store: s, id: id, limit: b, now: now, hosts: map[string]struct{}{}}
 }
 
@@ -54,7 +56,8 @@ func (u *usage) take(need store.NetUse, host string) (room bool, err error) {
 	if missing := need.Bytes - u.left.Bytes; missing > 0 {
 		want.Bytes = missing + chunk(u.limit.Bytes, chunkBytes) - 1
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), takeTimeout) // of its own: what is taken must not be lost with a request
+	// of its own: what is taken must not be lost with a request
+	ctx, cancel := context.WithTimeout(context.Background(), takeTimeout)
 	defer cancel()
 	got, room, err := u.store.TakeNet(ctx, u.id, u.limit, want, host)
 	u.left.Requests += got.Requests

@@ -61,7 +61,8 @@ func TestBudgetSurvives(t *testing.T) {
 		t.Errorf("used: %+v", u)
 	}
 
-	// Of a larger budget a part is taken at a time: what a crash loses of it stays used, what a stop leaves is given back.
+	// Of a larger budget a part is taken at a time: what a crash loses of it stays used, what a stop leaves is
+	// given back.
 	budget = outboard.NetBudget{Requests: 640, Bytes: 64 << 10}
 	crashed := newRig(t, budgeted(budget))
 	serve(crashed)
@@ -83,7 +84,8 @@ func TestBudgetSurvives(t *testing.T) {
 		t.Fatalf("control: %v, %v", resp, err)
 	}
 	resp.Body.Close()
-	if resp, err := last.client(true).Post(last.http("a.test", "/"), "text/plain", bytes.NewReader(make([]byte, 48<<10))); err == nil {
+	if resp, err := last.client(true).Post(last.http("a.test", "/"), "text/plain",
+		bytes.NewReader(make([]byte, 48<<10))); err == nil {
 		if resp.Body.Close(); resp.StatusCode == 200 {
 			t.Error("more bytes than the budget has were sent")
 		}
@@ -93,7 +95,8 @@ func TestBudgetSurvives(t *testing.T) {
 	}
 }
 
-// If this fails, the gateway's records say the time of a host's clock that was set back, and a server that starts then goes on from there.
+// If this fails, the gateway's records say the time of a host's clock that was set back, and a server that
+// starts then goes on from there.
 func TestRecordsGoByTheStoresClock(t *testing.T) {
 	r := newRig(t, rules(anyPort("a.test")), func(cfg *egress.Config, _ *outboard.SessionConfig) {
 		cfg.Now = func() time.Time { return time.Now().Add(-time.Hour) }
@@ -168,13 +171,14 @@ func TestBudgetOfAnUpgradedConnection(t *testing.T) {
 			t.Errorf("%s: %d refusals are in the audit", name, refused)
 		}
 		if u := r.used(t); u.Bytes < int64(c.arrive) || u.Bytes > c.budget.Bytes {
-			t.Errorf("%s: %d bytes are counted of %d that left, and %d that may", name, u.Bytes, c.arrive, c.budget.Bytes)
+			t.Errorf("%s: %d bytes are counted of %d that left, and %d that may", name, u.Bytes, c.arrive,
+				c.budget.Bytes)
 		}
 	}
 }
 
-// Broken if a session that makes many requests waits for the database again and again to count them, or one that makes few has taken more of
-// its budget than it did before.
+// Broken if a session that makes many requests waits for the database again and again to count them, or one that
+// makes few has taken more of its budget than it did before.
 func TestBusySessionsTakeMore(t *testing.T) {
 	clock := time.Now()
 	var ahead atomic.Int64

@@ -20,17 +20,21 @@ import (
 // handshake that servers could read in two ways, are refused.
 func webSocket(r *http.Request) (opens bool, no *refusal) {
 	to, named := r.Header["Upgrade"], tokens(r.Header["Connection"])
-	if len(to) == 0 && !slices.Contains(named, "upgrade") && !slices.Contains(named, "http2-settings") && r.Header["Http2-Settings"] == nil {
+	if len(to) == 0 && !slices.Contains(named, "upgrade") && !slices.Contains(named, "http2-settings") &&
+		r.Header["Http2-Settings"] == nil {
 		return false, nil
 	}
 	switch {
 	case r.Header["Http2-Settings"] != nil || slices.Contains(named, "http2-settings"),
 		len(to) != 1 || !strings.EqualFold(strings.TrimSpace(to[0]), "websocket"):
-		return false, refuse(http.StatusForbidden, "upgrade", "it asks for a change of protocol, and a connection can change to WebSocket alone").
+		return false, refuse(http.StatusForbidden, "upgrade",
+			"it asks for a change of protocol, and a connection can change to WebSocket alone").
 			withHint("send it without the header Upgrade; with curl: --http1.1")
-	case !slices.Contains(named, "upgrade") || slices.ContainsFunc(named, func(s string) bool { return s != "upgrade" && s != "keep-alive" }):
+	case !slices.Contains(named, "upgrade") || slices.ContainsFunc(named,
+		func(s string) bool { return s != "upgrade" && s != "keep-alive" }):
 		return false, badHandshake("its header Connection must name Upgrade and nothing else but keep-alive")
-	case r.Method != http.MethodGet || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.ContentLength != 0 || len(r.TransferEncoding) > 0:
+	case r.Method != http.MethodGet || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.ContentLength != 0 ||
+		len(r.TransferEncoding) > 0:
 		return false, badHandshake("it must be a GET of HTTP/1.1 without a body")
 	case len(r.Header["Sec-Websocket-Version"]) != 1 || r.Header.Get("Sec-Websocket-Version") != "13":
 		return false, badHandshake("its Sec-WebSocket-Version must be 13")
@@ -93,9 +97,12 @@ func accepts(h, asked http.Header) bool {
 		return len(h[name]) == 1 && strings.EqualFold(strings.TrimSpace(h[name][0]), want)
 	}
 	said := h["Sec-Websocket-Protocol"]
-	return one("Upgrade", "websocket") && slices.Equal(tokens(h["Connection"]), []string{"upgrade"}) && h["Sec-Websocket-Extensions"] == nil &&
-		len(h["Sec-Websocket-Accept"]) == 1 && h.Get("Sec-Websocket-Accept") == base64.StdEncoding.EncodeToString(sum[:]) &&
-		(len(said) == 0 || len(said) == 1 && slices.Contains(tokens(asked["Sec-Websocket-Protocol"]), strings.ToLower(said[0])))
+	return one("Upgrade", "websocket") && slices.Equal(tokens(h["Connection"]), []string{"upgrade"}) &&
+		h["Sec-Websocket-Extensions"] == nil &&
+		len(h["Sec-Websocket-Accept"]) == 1 &&
+		h.Get("Sec-Websocket-Accept") == base64.StdEncoding.EncodeToString(sum[:]) &&
+		(len(said) == 0 || len(said) == 1 && slices.Contains(tokens(asked["Sec-Websocket-Protocol"]),
+			strings.ToLower(said[0])))
 }
 
 // errFrames ends a WebSocket on which something else was said than frames.

@@ -54,7 +54,8 @@ func tunnelling(r *rig, answer string) {
 	})
 }
 
-// Broken if a connection can change to a protocol in which nobody judges what is asked for, or to a WebSocket where no rule says so.
+// Broken if a connection can change to a protocol in which nobody judges what is asked for, or to a WebSocket
+// where no rule says so.
 func TestUpgradesAreRefused(t *testing.T) {
 	get := outboard.NetRule{Host: "a.test", Port: -1, Methods: []string{"GET"}}
 	sockets := get
@@ -74,23 +75,27 @@ func TestUpgradesAreRefused(t *testing.T) {
 		"no change at all":               {get, "GET", "\r\n", 200},
 		"HTTP/2":                         {sockets, "GET", "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n", 403},
 		"the settings of HTTP/2 alone":   {sockets, "GET", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n", 403},
-		"HTTP/2 beside a WebSocket":      {sockets, "GET", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n" + opening, 403},
-		"both in one":                    {sockets, "GET", change("websocket, h2c", key), 403},
-		"both in two":                    {sockets, "GET", change("websocket\r\nUpgrade: h2c", key), 403},
-		"a version of it":                {sockets, "GET", change("websocket/13", key), 403},
-		"another one":                    {sockets, "GET", change("foo", key), 403},
-		"TCP":                            {sockets, "GET", change("tcp", key), 403},
-		"TLS":                            {sockets, "GET", change("TLS/1.0", key), 403},
-		"nothing":                        {sockets, "GET", change("", key), 403},
-		"a connection that names none":   {sockets, "GET", "Upgrade: websocket\r\n" + key + "\r\n", 403},
-		"one that names more":            {sockets, "GET", "Connection: Upgrade, X-Other\r\nUpgrade: websocket\r\n" + key + "\r\n", 403},
-		"a connection alone":             {sockets, "GET", "Connection: Upgrade\r\n\r\n", 403},
-		"no key":                         {sockets, "GET", change("websocket", "Sec-WebSocket-Version: 13\r\n"), 403},
-		"a key that is none":             {sockets, "GET", change("websocket", "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eHg=\r\n"), 403},
-		"two keys":                       {sockets, "GET", change("websocket", key+"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"), 403},
-		"an old version":                 {sockets, "GET", change("websocket", strings.Replace(key, "13", "8", 1)), 403},
-		"another method":                 {anyPort("a.test"), "POST", opening, 403},
-		"a body":                         {sockets, "GET", strings.TrimSuffix(opening, "\r\n") + "Content-Length: 2\r\n\r\nxx", 403},
+		"HTTP/2 beside a WebSocket": {sockets, "GET", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n" + opening,
+			403},
+		"both in one":                  {sockets, "GET", change("websocket, h2c", key), 403},
+		"both in two":                  {sockets, "GET", change("websocket\r\nUpgrade: h2c", key), 403},
+		"a version of it":              {sockets, "GET", change("websocket/13", key), 403},
+		"another one":                  {sockets, "GET", change("foo", key), 403},
+		"TCP":                          {sockets, "GET", change("tcp", key), 403},
+		"TLS":                          {sockets, "GET", change("TLS/1.0", key), 403},
+		"nothing":                      {sockets, "GET", change("", key), 403},
+		"a connection that names none": {sockets, "GET", "Upgrade: websocket\r\n" + key + "\r\n", 403},
+		"one that names more": {sockets, "GET", "Connection: Upgrade, X-Other\r\nUpgrade: websocket\r\n" +
+			key + "\r\n", 403},
+		"a connection alone": {sockets, "GET", "Connection: Upgrade\r\n\r\n", 403},
+		"no key":             {sockets, "GET", change("websocket", "Sec-WebSocket-Version: 13\r\n"), 403},
+		"a key that is none": {sockets, "GET", change("websocket", "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eHg=\r\n"), 403},
+		"two keys":           {sockets, "GET", change("websocket", key+"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"), 403},
+		"an old version": {sockets, "GET", change("websocket", strings.Replace(key, "13", "8", 1)),
+			403},
+		"another method": {anyPort("a.test"), "POST", opening, 403},
+		"a body": {sockets, "GET", strings.TrimSuffix(opening, "\r\n") +
+			"Content-Length: 2\r\n\r\nxx", 403},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, rules(c.rule))
@@ -108,7 +113,9 @@ func TestUpgradesAreRefused(t *testing.T) {
 				}
 			}
 			list := r.audit(t)
-			if len(list) != 1 || (list[0].Decision == outboard.Allowed) != (c.status < 300) || strings.Contains(string(list[0].Detail), `"websocket":true`) != (c.status == 101 || c.rule.Methods != nil && !c.rule.WebSocket && c.head == opening) {
+			if len(list) != 1 || (list[0].Decision == outboard.Allowed) != (c.status < 300) ||
+				strings.Contains(string(list[0].Detail), `"websocket":true`) != (c.status == 101 ||
+					c.rule.Methods != nil && !c.rule.WebSocket && c.head == opening) {
 				t.Errorf("%+v", list)
 			}
 		})
@@ -127,7 +134,8 @@ func TestUpgradesByEveryWay(t *testing.T) {
 			for to, want := range map[string]int{"h2c": 403, "websocket": 403, "": 200} {
 				h := http.Header{}
 				if to != "" {
-					h = http.Header{"Connection": {"Upgrade"}, "Upgrade": {to}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="}}
+					h = http.Header{"Connection": {"Upgrade"}, "Upgrade": {to}, "Sec-Websocket-Version": {"13"},
+						"Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="}}
 				}
 				if code, body := do(t, r.client(proxy), "GET", url, h); code != want {
 					t.Errorf("proxy %v, %s to %q: %d %s, want %d", proxy, url, to, code, body, want)
@@ -222,7 +230,8 @@ func TestOnlyFramesBehindAHandshake(t *testing.T) {
 	}
 }
 
-// Broken if a host that a person allowed is reached by WebSocket though nobody said so, or not though somebody did; or if the refusal does not name the command.
+// Broken if a host that a person allowed is reached by WebSocket though nobody said so, or not though somebody
+// did; or if the refusal does not name the command.
 func TestAllowedWebSocket(t *testing.T) {
 	r := newRig(t, rules())
 	tunnelling(r, opened)

@@ -5,10 +5,11 @@ import (
 	"io"
 )
 
-// frames covers secrets in the messages of a WebSocket as a server sends them: not masked and, since extensions are taken out of the
-// request, not compressed. Covering changes no length, so the heads of frames stay what they are; only payload is looked at, and what
-// could be the beginning of a secret waits for the next frame of the same message. Control frames pass between and never wait, since a ping
-// wants its answer now: their payloads are looked at as one more text, in which what only begins like a secret is covered too. The first
+// frames covers secrets in the messages of a WebSocket as a server sends them: not masked and, since extensions
+// are taken out of the request, not compressed. Covering changes no length, so the heads of frames stay what
+// they are; only payload is looked at, and what could be the beginning of a secret waits for the next frame of
+// the same message. Control frames pass between and never wait, since a ping wants its answer now: their
+// payloads are looked at as one more text, in which what only begins like a secret is covered too. The first
 // byte that is of no frame ends the connection, and what is no whole frame head is not passed on.
 type frames struct {
 	src   io.ReadCloser
@@ -94,10 +95,12 @@ func (f *frames) take() error {
 	return nil
 }
 
-// minPart is how many bytes of a secret's beginning, at the end of a control frame's payload, are taken for one that goes on in the next.
+// minPart is how many bytes of a secret's beginning, at the end of a control frame's payload, are taken for one
+// that goes on in the next.
 const minPart = 4
 
-// control covers what control frames hold together of a secret. frame is a whole one whose first byte was first, or the head of another.
+// control covers what control frames hold together of a secret. frame is a whole one whose first byte was first,
+// or the head of another.
 func (f *frames) control(first byte, frame []byte) {
 	if first&opControl == 0 || len(f.edit.needles) == 0 {
 		return

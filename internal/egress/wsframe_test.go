@@ -34,8 +34,10 @@ func TestWebSocketFramesAreCovered(t *testing.T) {
 		"in one frame": {wsFrame(true, 1, "a "+secret+" b"), wsFrame(true, 1, "a "+stars+" b")},
 		"over two frames": {join(wsFrame(false, 1, "a "+secret[:7]), wsFrame(true, 0, secret[7:]+" b")),
 			join(wsFrame(false, 1, "a "+stars[:7]), wsFrame(true, 0, stars[7:]+" b"))},
-		"over three frames, a ping between": {join(wsFrame(false, 1, secret[:7]), wsFrame(true, 9, "ping"), wsFrame(false, 0, secret[7:9]), wsFrame(true, 0, secret[9:])),
-			join(wsFrame(false, 1, stars[:7]), wsFrame(true, 9, "ping"), wsFrame(false, 0, stars[7:9]), wsFrame(true, 0, stars[9:]))},
+		"over three frames, a ping between": {join(wsFrame(false, 1, secret[:7]), wsFrame(true, 9, "ping"),
+			wsFrame(false, 0, secret[7:9]), wsFrame(true, 0, secret[9:])),
+			join(wsFrame(false, 1, stars[:7]), wsFrame(true, 9, "ping"), wsFrame(false, 0, stars[7:9]),
+				wsFrame(true, 0, stars[9:]))},
 		"a byte per frame": {func() (b []byte) {
 			for i := range secret {
 				b = append(b, wsFrame(i == len(secret)-1, byte(1>>min(i, 1)), secret[i:i+1])...)
@@ -47,15 +49,22 @@ func TestWebSocketFramesAreCovered(t *testing.T) {
 			}
 			return b
 		}()},
-		"behind a long frame":  {join(wsFrame(false, 2, long+secret[:3]), wsFrame(true, 0, secret[3:])), join(wsFrame(false, 2, long+stars[:3]), wsFrame(true, 0, stars[3:]))},
-		"the beginning of one": {join(wsFrame(true, 1, secret[:7]), wsFrame(true, 1, "b")), join(wsFrame(true, 1, secret[:7]), wsFrame(true, 1, "b"))},
-		"none":                 {join(wsFrame(true, 1, ""), wsFrame(true, 1, long), wsFrame(true, 8, "")), join(wsFrame(true, 1, ""), wsFrame(true, 1, long), wsFrame(true, 8, ""))},
-		"in a ping":            {wsFrame(true, 9, secret), wsFrame(true, 9, stars)},
-		"over two pings":       {join(wsFrame(true, 9, "a "+secret[:9]), wsFrame(true, 9, secret[9:]+" b")), join(wsFrame(true, 9, "a "+stars[:9]), wsFrame(true, 9, stars[9:]+" b"))},
-		"over a ping, a message, and the reason of an end": {join(wsFrame(true, 9, secret[:9]), wsFrame(true, 1, "text"), wsFrame(true, 8, "\x03\xe8"+secret[9:])),
+		"behind a long frame": {join(wsFrame(false, 2, long+secret[:3]), wsFrame(true, 0, secret[3:])),
+			join(wsFrame(false, 2, long+stars[:3]), wsFrame(true, 0, stars[3:]))},
+		"the beginning of one": {join(wsFrame(true, 1, secret[:7]), wsFrame(true, 1, "b")),
+			join(wsFrame(true, 1, secret[:7]), wsFrame(true, 1, "b"))},
+		"none": {join(wsFrame(true, 1, ""), wsFrame(true, 1, long), wsFrame(true, 8, "")),
+			join(wsFrame(true, 1, ""), wsFrame(true, 1, long), wsFrame(true, 8, ""))},
+		"in a ping": {wsFrame(true, 9, secret), wsFrame(true, 9, stars)},
+		"over two pings": {join(wsFrame(true, 9, "a "+secret[:9]), wsFrame(true, 9, secret[9:]+" b")),
+			join(wsFrame(true, 9, "a "+stars[:9]), wsFrame(true, 9, stars[9:]+" b"))},
+		"over a ping, a message, and the reason of an end": {join(wsFrame(true, 9, secret[:9]),
+			wsFrame(true, 1, "text"), wsFrame(true, 8, "\x03\xe8"+secret[9:])),
 			join(wsFrame(true, 9, stars[:9]), wsFrame(true, 1, "text"), wsFrame(true, 8, "\x03\xe8"+stars[9:]))},
-		"a byte per ping": {perByte(secret, func(s string) []byte { return wsFrame(true, 9, s) }), perByte(secret[:3]+stars[3:], func(s string) []byte { return wsFrame(true, 9, s) })},
-		"pings of other text": {join(wsFrame(true, 9, "12"+secret[:3]), wsFrame(true, 10, "3"), wsFrame(true, 9, secret[3:9]+"4")),
+		"a byte per ping": {perByte(secret, func(s string) []byte { return wsFrame(true, 9, s) }),
+			perByte(secret[:3]+stars[3:], func(s string) []byte { return wsFrame(true, 9, s) })},
+		"pings of other text": {join(wsFrame(true, 9, "12"+secret[:3]), wsFrame(true, 10, "3"),
+			wsFrame(true, 9, secret[3:9]+"4")),
 			join(wsFrame(true, 9, "12"+secret[:3]), wsFrame(true, 10, "3"), wsFrame(true, 9, secret[3:9]+"4"))},
 		"cut short":              {wsFrame(true, 1, "abc")[:3], wsFrame(true, 1, "abc")[:3]},
 		"half a head":            {wsFrame(true, 1, long)[:5], nil},
@@ -71,7 +80,8 @@ func TestWebSocketFramesAreCovered(t *testing.T) {
 	}
 }
 
-// Broken if something else than the frames of a server reaches a client behind an upgrade: another protocol could be spoken there.
+// Broken if something else than the frames of a server reaches a client behind an upgrade: another protocol
+// could be spoken there.
 func TestNoFramesOfAServer(t *testing.T) {
 	good := wsFrame(true, 1, "abc")
 	for name, bad := range map[string][]byte{
@@ -87,7 +97,8 @@ func TestNoFramesOfAServer(t *testing.T) {
 		"a message behind the end":    append(wsFrame(true, 8, ""), wsFrame(true, 1, "x")...),
 		"a second end behind the end": append(wsFrame(true, 8, ""), wsFrame(true, 8, "")...),
 	} {
-		got, err := io.ReadAll(newScrubber(nil).frames(io.NopCloser(bytes.NewReader(append(bytes.Clone(good), bad...)))))
+		got, err := io.ReadAll(newScrubber(nil).frames(io.NopCloser(bytes.NewReader(append(bytes.Clone(good),
+			bad...)))))
 		if err != errFrames || !bytes.HasPrefix(got, good) || bytes.HasSuffix(got, bad) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
@@ -102,7 +113,8 @@ func perByte(text string, frame func(string) []byte) (b []byte) {
 	return b
 }
 
-// Broken if a whole message waits for the next one because it ends as a secret begins: the other side would wait for an answer to it.
+// Broken if a whole message waits for the next one because it ends as a secret begins: the other side would wait
+// for an answer to it.
 func TestWebSocketMessagesDoNotWait(t *testing.T) {
 	const secret = "s3cret-value-of-the-vault"
 	r, w := io.Pipe()

@@ -27,12 +27,14 @@ func (m *metered) Write(b []byte) (int, error) {
 // CloseWrite passes the end of what the client says on.
 func (m *metered) CloseWrite() error { return closeWrite(m.ReadWriteCloser) }
 
-// maxSending bounds the bytes that wait with a value that could hold a key: its own in frames of one byte each, and pings between.
+// maxSending bounds the bytes that wait with a value that could hold a key: its own in frames of one byte each,
+// and pings between.
 const maxSending = 16 * maxMember
 
-// sending is a WebSocket whose client's frames are looked at. What is no frame of a client is not sent, and ends the connection. At a host
-// that has a placeholder, so does a message that holds a key of the client's own: messages are looked at as bodies are. Whole frames are
-// neither changed nor made: bytes wait, then go as they came.
+// sending is a WebSocket whose client's frames are looked at. What is no frame of a client is not sent, and ends
+// the connection. At a host that has a placeholder, so does a message that holds a key of the client's own:
+// messages are looked at as bodies are. Whole frames are neither changed nor made: bytes wait, then go as they
+// came.
 type sending struct {
 	io.ReadWriteCloser
 	inj     *Injection

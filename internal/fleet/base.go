@@ -18,16 +18,18 @@ func CheckBase(rootfs string) error {
 // IsBase reports whether a root file system is one that debootstrap makes.
 func IsBase(rootfs string) bool { return image.IsBase(rootfs) }
 
-// setUp is debootstrap's own second stage, where it is in the system that it makes: it is told that it is in a container, where it makes no devices. The
-// accounts are the system's own to begin with: there is only the sandbox's user yet. What is left for installing more is removed.
+// setUp is debootstrap's own second stage, where it is in the system that it makes: it is told that it is in a
+// container, where it makes no devices. The accounts are the system's own to begin with: there is only the
+// sandbox's user yet. What is left for installing more is removed.
 const setUp = `set -e; export DEBIAN_FRONTEND=noninteractive container=lxc
 rm -f /etc/passwd /etc/group /etc/shadow /etc/gshadow
 /debootstrap/debootstrap --second-stage || { tail -n 5 /debootstrap/debootstrap.log; exit 1; }
 rm -rf /debootstrap /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/apt/archives/*.deb`
 
-// system makes a stack a system of Debian's, by two layers: the packages as the server unpacks them, and what they make of themselves, in a machine
-// that is isolated like any other and has no network. All organizations share them: nothing but the server's configuration and the script decides
-// what is in them, not even an environment's limits.
+// system makes a stack a system of Debian's, by two layers: the packages as the server unpacks them, and what
+// they make of themselves, in a machine that is isolated like any other and has no network. All organizations
+// share them: nothing but the server's configuration and the script decides what is in them, not even an
+// environment's limits.
 func (f *Fleet) system(ctx context.Context, st *stack, env outboard.EnvConfig) error {
 	b, err := image.ParseBase(env.Rootfs)
 	if err != nil {
@@ -46,7 +48,8 @@ func (f *Fleet) system(ctx context.Context, st *stack, env outboard.EnvConfig) e
 	return f.build(ctx, "", st, string(key), where, func(ctx context.Context, m *machine) (built, error) {
 		code, said, err := command(ctx, m, ProcessStart{Argv: []string{"/bin/sh", "-c", setUp}, User: "0", Cwd: "/"})
 		if err == nil && code != 0 {
-			err = outboard.Errorf(outboard.Unavailable, "setting up a root file system of %s: debootstrap ended with status %d%s", b.Suite, code, andSaid(said))
+			err = outboard.Errorf(outboard.Unavailable, "setting up a root file system of %s: debootstrap ended "+
+				"with status %d%s", b.Suite, code, andSaid(said))
 		}
 		return built{}, err
 	})

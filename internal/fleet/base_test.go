@@ -44,7 +44,8 @@ func distribution(t *testing.T) (suite string, mirror *url.URL) {
 		t.Skip("this host has no suite")
 	}
 	suite = string(name[1])
-	out, err := exec.CommandContext(t.Context(), "apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages").Output()
+	out, err := exec.CommandContext(t.Context(), "apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)",
+		"Created-By: Packages").Output()
 	if err != nil {
 		t.Skip("this host's apt says nothing: ", err)
 	}
@@ -98,11 +99,12 @@ func baseFleet(t *testing.T, mirror string) *Fleet {
 }
 
 func baseEnv(suite string) outboard.EnvConfig {
-	return outboard.EnvConfig{Kind: "cloud", Rootfs: "debootstrap:" + suite, Networking: outboard.Networking{Mode: "none"}}
+	return outboard.EnvConfig{Kind: "cloud", Rootfs: "debootstrap:" + suite,
+		Networking: outboard.Networking{Mode: "none"}}
 }
 
-// If this failed, an environment could not begin with a system of packages, it would be made for each sandbox, have something of the host or a way
-// to be root in it, or stay on the disk for ever.
+// If this failed, an environment could not begin with a system of packages, it would be made for each sandbox,
+// have something of the host or a way to be root in it, or stay on the disk for ever.
 func TestDebootstrap(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a system is more than a hundred packages")
@@ -149,7 +151,8 @@ find / -xdev \( -type f -perm /6000 -o -type b -o -type p \) 2>/dev/null; ls -d 
 	}
 }
 
-// If this failed, a system would be made of what nobody vouches for, or a failure would be a riddle or leave something behind.
+// If this failed, a system would be made of what nobody vouches for, or a failure would be a riddle or leave
+// something behind.
 func TestDebootstrapFails(t *testing.T) {
 	suite, real := distribution(t)
 	released := false

@@ -27,7 +27,8 @@ func (f *Fleet) begin(ctx context.Context, m *machine, st stack) error {
 	pid := 0
 	if st.start != "" {
 		var err error
-		if pid, _, err = m.StartProcess(ctx, h.process(ProcessStart{Argv: shellArgv(st.start), Tag: startTag}), nil); err != nil {
+		if pid, _, err = m.StartProcess(ctx, h.process(ProcessStart{Argv: shellArgv(st.start), Tag: startTag}),
+			nil); err != nil {
 			return plain(err)
 		}
 	}
@@ -52,8 +53,10 @@ func (f *Fleet) begin(ctx context.Context, m *machine, st stack) error {
 		if context.Cause(ctx) != context.DeadlineExceeded {
 			return context.Cause(ctx)
 		}
-		return outboard.Errorf(outboard.Unavailable, "the template's ready command did not succeed within %v: it ended with status %d%s%s",
-			ReadyTimeout, code, andSaid(said), words("\nthe start command said:\n", f.output(context.WithoutCancel(ctx), m, pid)))
+		return outboard.Errorf(outboard.Unavailable, "the template's ready command did not succeed within %v: it "+
+			"ended with status %d%s%s",
+			ReadyTimeout, code, andSaid(said), words("\nthe start command said:\n",
+				f.output(context.WithoutCancel(ctx), m, pid)))
 	}
 }
 
@@ -72,7 +75,8 @@ func (f *Fleet) settle(ctx context.Context, m *machine, h defaults) error {
 		_, err = m.Mkdir(ctx, dir)
 	}
 	if err != nil {
-		return fmt.Errorf("what the sandbox begins with says that its programs run as %q in %q: %w", h.user, h.dir, plain(err))
+		return fmt.Errorf("what the sandbox begins with says that its programs run as %q in %q: %w", h.user, h.dir,
+			plain(err))
 	}
 	m.defaults = h
 	return nil
@@ -85,7 +89,8 @@ var keptDirs = []string{sandbox.Workspace, sandbox.Outputs, sandbox.Home}
 // and else "", the workspace. An agent that works where nothing is kept would lose its work with the machine.
 func (st *stack) workdir() string {
 	dir := st.settings.Workdir
-	if !slices.ContainsFunc(keptDirs, func(kept string) bool { return dir == kept || strings.HasPrefix(dir, kept+"/") }) {
+	if !slices.ContainsFunc(keptDirs,
+		func(kept string) bool { return dir == kept || strings.HasPrefix(dir, kept+"/") }) {
 		return ""
 	}
 	return dir
@@ -106,7 +111,8 @@ func (st *stack) unheeded(user string) string {
 	case wanted == "root" || wanted == "0":
 		return "its image or template runs programs as root; tools run as " + toolAccount
 	}
-	return fmt.Sprintf("its image or template runs programs as %s, which this provider's sandboxes do not; tools run as %s", wanted, toolAccount)
+	return fmt.Sprintf("its image or template runs programs as %s, which this provider's sandboxes do not; tools "+
+		"run as %s", wanted, toolAccount)
 }
 
 // toolAccount is the sandbox's own user, who tools run as unless they can run as another.
@@ -121,7 +127,8 @@ func (f *Fleet) settleCalls(ctx context.Context, m *machine, epoch int64, dir st
 	if err != nil {
 		return fmt.Errorf("naming the directory where tools begin: %w", err)
 	}
-	s := guest.Start{Key: settleKey, Epoch: epoch, Generation: m.Generation(), Digest: settleKey, Op: guest.OpSettle, Input: in}
+	s := guest.Start{Key: settleKey, Epoch: epoch, Generation: m.Generation(), Digest: settleKey, Op: guest.OpSettle,
+		Input: in}
 	res, err := m.Start(ctx, s)
 	if err == nil && res.State != guest.StateDone {
 		res, err = m.Wait(ctx, settleKey, epoch)
@@ -146,7 +153,8 @@ func (f *Fleet) ended(ctx context.Context, m *machine, pid int) error {
 	}
 	for _, p := range list {
 		if p.Pid == pid && p.Exit != nil && (p.Exit.Code != 0 || p.Exit.Signal != 0) {
-			return outboard.Errorf(outboard.Unavailable, "the template's start command ended with status %d before it was ready%s", p.Exit.Code, words(", and said:\n", f.output(ctx, m, pid)))
+			return outboard.Errorf(outboard.Unavailable, "the template's start command ended with status %d before "+
+				"it was ready%s", p.Exit.Code, words(", and said:\n", f.output(ctx, m, pid)))
 		}
 	}
 	return nil

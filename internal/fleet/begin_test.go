@@ -45,7 +45,8 @@ func (r *rig) tool(t *testing.T, b *Lease, op string, input map[string]any) stri
 		t.Fatal(err)
 	}
 	key := fmt.Sprint("call-", r.keys.Add(1))
-	s := guest.Start{Key: key, Epoch: 1, Generation: b.Generation(), Digest: key, Op: op, Input: in, TimeoutMs: 60_000, OutputLimit: 10_000}
+	s := guest.Start{Key: key, Epoch: 1, Generation: b.Generation(), Digest: key, Op: op, Input: in, TimeoutMs: 60_000,
+		OutputLimit: 10_000}
 	res, err := b.Start(t.Context(), s)
 	if err == nil && res.State != guest.StateDone {
 		res, err = b.Wait(t.Context(), key, 1)
@@ -86,7 +87,8 @@ func TestSessionBegins(t *testing.T) {
 		if got := r.bash(t, box, "read x < /workspace/app/deep/note; echo $x"); got != "kept\n" {
 			t.Errorf("a relative name leads elsewhere: %q", got)
 		}
-		if got := r.tool(t, box, "glob", map[string]any{"pattern": "n*"}); !strings.Contains(got, "/workspace/app/deep/note") {
+		if got := r.tool(t, box, "glob", map[string]any{"pattern": "n*"}); !strings.Contains(got,
+			"/workspace/app/deep/note") {
 			t.Errorf("a search begins elsewhere: %q", got)
 		}
 		r.checkpoint(t, f, box, id)

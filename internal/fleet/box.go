@@ -130,8 +130,10 @@ func (f *Fleet) RoomForBox(ctx context.Context, org outboard.OrgID, paused bool)
 		what      string
 		has, most int
 	}{
-		{"boxes of organization " + string(orDefault(org)) + " run", n.OrgRunning, outboard.OrgShare(MaxRunningBoxes, f.cfg.OrgShare)}, {"boxes run", n.Running, MaxRunningBoxes},
-		{"boxes of organization " + string(orDefault(org)) + " exist", n.OrgAll, outboard.OrgShare(MaxBoxes, f.cfg.OrgShare)}, {"boxes exist", n.All, MaxBoxes},
+		{"boxes of organization " + string(orDefault(org)) + " run", n.OrgRunning,
+			outboard.OrgShare(MaxRunningBoxes, f.cfg.OrgShare)}, {"boxes run", n.Running, MaxRunningBoxes},
+		{"boxes of organization " + string(orDefault(org)) + " exist", n.OrgAll,
+			outboard.OrgShare(MaxBoxes, f.cfg.OrgShare)}, {"boxes exist", n.All, MaxBoxes},
 	} {
 		if l.has >= l.most && !(paused && strings.HasSuffix(l.what, "exist")) {
 			return outboard.Errorf(outboard.Exhausted, "%d %s, and at most %d may", l.has, l.what, l.most).
@@ -170,7 +172,8 @@ func (f *Fleet) CreateBox(ctx context.Context, b outboard.Box, files outboard.Bl
 }
 
 // makeFor makes a machine for a box: row, machine, files, row.
-func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.BlobRef) (_ *use, row outboard.Sandbox, err error) {
+func (f *Fleet) makeFor(ctx context.Context, b outboard.Box,
+	files outboard.BlobRef) (_ *use, row outboard.Sandbox, err error) {
 	ctx, cancel := context.WithTimeout(ctx, MakeTimeout)
 	defer cancel()
 	st, err := f.prepare(ctx, b.Org, b.Env)
@@ -217,7 +220,8 @@ func (f *Fleet) makeFor(ctx context.Context, b outboard.Box, files outboard.Blob
 
 // unstarted is about a machine that ended while it was made: nothing that its client named is missing.
 func unstarted(err error) error {
-	return outboard.Errorf(outboard.Unavailable, "the sandbox ended before it was ready, as it does when its limits leave it too little: %w", err)
+	return outboard.Errorf(outboard.Unavailable, "the sandbox ended before it was ready, as it does when its limits "+
+		"leave it too little: %w", err)
 }
 
 // furnishBox puts into a new machine what a box has from its beginning.
@@ -252,7 +256,8 @@ func (f *Fleet) recordBox(ctx context.Context, b *outboard.Box, by By, action st
 	if err != nil {
 		return outboard.Errorf(outboard.Internal, "encoding an audit record: %w", err)
 	}
-	err = f.cfg.Store.Audit(ctx, outboard.AuditRecord{At: f.now(), Org: string(b.Org), Actor: by.Actor, Action: action, Resource: string(b.ID),
+	err = f.cfg.Store.Audit(ctx, outboard.AuditRecord{At: f.now(), Org: string(b.Org), Actor: by.Actor, Action: action,
+		Resource: string(b.ID),
 		Decision: outboard.Allowed, Rule: by.Rule, Detail: text})
 	if err != nil {
 		return outboard.Errorf(outboard.KindOf(err), "writing the audit: %w", err)
@@ -273,7 +278,8 @@ func (f *Fleet) KillBox(ctx context.Context, id outboard.BoxID) error {
 }
 
 // endBox kills a box if its newest row allows it. remove takes the row away, or says why it has to stay.
-func (f *Fleet) endBox(ctx context.Context, id outboard.BoxID, allow func(outboard.Box) error, remove func(context.Context, outboard.BoxID) error) error {
+func (f *Fleet) endBox(ctx context.Context, id outboard.BoxID, allow func(outboard.Box) error,
+	remove func(context.Context, outboard.BoxID) error) error {
 	l, err := f.enterBox(ctx, id)
 	if err != nil {
 		return err
@@ -361,7 +367,8 @@ func (f *Fleet) PauseBox(ctx context.Context, by By, id outboard.BoxID, dropMemo
 
 // pauseBox is PauseBox for as long as the box's row allows it: allow is asked before anything is done, and again
 // in the transaction that says paused, since a client that gives a box more time does not wait for us.
-func (f *Fleet) pauseBox(ctx context.Context, by By, id outboard.BoxID, dropMemory bool, allow func(*outboard.Box) error) (outboard.Box, error) {
+func (f *Fleet) pauseBox(ctx context.Context, by By, id outboard.BoxID, dropMemory bool,
+	allow func(*outboard.Box) error) (outboard.Box, error) {
 	l, err := f.enterBox(ctx, id)
 	if err != nil {
 		return outboard.Box{}, err
@@ -428,7 +435,8 @@ func (f *Fleet) saveFiles(ctx context.Context, m *machine) (outboard.BlobRef, er
 
 // ResumeBox makes sure that a box runs and gives it an end; resumed says that it did not run before. With
 // dropMemory a paused one begins with its files only, whatever was kept.
-func (f *Fleet) ResumeBox(ctx context.Context, by By, id outboard.BoxID, dropMemory bool, end func(b *outboard.Box) time.Time) (b outboard.Box, resumed bool, err error) {
+func (f *Fleet) ResumeBox(ctx context.Context, by By, id outboard.BoxID, dropMemory bool,
+	end func(b *outboard.Box) time.Time) (b outboard.Box, resumed bool, err error) {
 	l, err := f.enterBox(ctx, id)
 	if err != nil {
 		return b, false, err
@@ -492,7 +500,8 @@ func (f *Fleet) UseBox(ctx context.Context, by By, id outboard.BoxID, wake bool)
 	if !wake && !b.OnTimeout.Resume {
 		return nil, outboard.Errorf(outboard.Conflict, "box %s is paused", id).WithHint("resume it first")
 	}
-	if _, _, err := f.ResumeBox(ctx, by, id, false, func(b *outboard.Box) time.Time { return later(b.EndAt, f.now().Add(WakeTTL)) }); err != nil {
+	if _, _, err := f.ResumeBox(ctx, by, id, false,
+		func(b *outboard.Box) time.Time { return later(b.EndAt, f.now().Add(WakeTTL)) }); err != nil {
 		return nil, err
 	}
 	return f.UseBox(ctx, by, id, false)

@@ -14,7 +14,8 @@ import (
 // box makes a box that ends in a minute.
 func (r *rig) box(t *testing.T, f *Fleet, change ...func(*outboard.Box)) outboard.Box {
 	t.Helper()
-	b := outboard.Box{ID: outboard.NewBoxID(), Env: outboard.EnvConfig{Kind: "cloud"}, Vars: map[string]string{"FROM": "the box"},
+	b := outboard.Box{ID: outboard.NewBoxID(), Env: outboard.EnvConfig{Kind: "cloud"},
+		Vars:  map[string]string{"FROM": "the box"},
 		EndAt: time.Now().Add(time.Minute)}
 	for _, c := range change {
 		c(&b)
@@ -35,17 +36,19 @@ func say(t *testing.T, f *Fleet, id outboard.BoxID, wake bool, command string) s
 		t.Fatalf("using box %s: %v", id, err)
 	}
 	var out strings.Builder
-	_, _, err = m.StartProcess(t.Context(), guest.ProcessStart{Argv: []string{"/bin/sh", "-c", command}}, func(e guest.ProcessEvent) error {
-		out.Write(e.Data)
-		return nil
-	})
+	_, _, err = m.StartProcess(t.Context(), guest.ProcessStart{Argv: []string{"/bin/sh", "-c", command}},
+		func(e guest.ProcessEvent) error {
+			out.Write(e.Data)
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
 }
 
-// If this fails, a box does not survive the server, or loses its files when it sleeps, or its machine stays when it is killed.
+// If this fails, a box does not survive the server, or loses its files when it sleeps, or its machine stays when
+// it is killed.
 func TestBox(t *testing.T) {
 	r := newRig(t)
 	f := r.fleet()
@@ -77,7 +80,8 @@ func TestBox(t *testing.T) {
 	if got := say(t, g, b.ID, true, "cat ~/file"); got != "kept\n" {
 		t.Errorf("woken: %q", got)
 	}
-	if row, err := r.store.Box(t.Context(), b.ID); err != nil || row.State != outboard.BoxRunning || !row.EndAt.After(time.Now()) {
+	if row, err := r.store.Box(t.Context(), b.ID); err != nil || row.State != outboard.BoxRunning ||
+		!row.EndAt.After(time.Now()) {
 		t.Errorf("the row: %+v, %v", row, err)
 	}
 	_, files, err := g.SaveBox(t.Context(), b.ID)
@@ -158,19 +162,22 @@ func TestBoxLost(t *testing.T) {
 	}
 }
 
-// If this fails, one organization has every box that the installation may have, running or paused, or resuming passes by the bound.
+// If this fails, one organization has every box that the installation may have, running or paused, or resuming
+// passes by the bound.
 func TestBoxesOfOneOrganization(t *testing.T) {
 	r := newRig(t)
 	f := r.fleet(func(c *Config) { c.OrgShare = 1 })
 	const most, other = MaxRunningBoxes / 100, outboard.OrgID("org_other")
 	var last outboard.Box
 	for range most {
-		last = outboard.Box{ID: outboard.NewBoxID(), Org: other, State: outboard.BoxRunning, CreatedAt: time.Now(), EndAt: time.Now().Add(time.Hour)}
+		last = outboard.Box{ID: outboard.NewBoxID(), Org: other, State: outboard.BoxRunning, CreatedAt: time.Now(),
+			EndAt: time.Now().Add(time.Hour)}
 		if err := r.store.AddBox(t.Context(), last); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := f.RoomForBox(t.Context(), other, false); outboard.KindOf(err) != outboard.Exhausted || !strings.Contains(err.Error(), string(other)) {
+	if err := f.RoomForBox(t.Context(), other, false); outboard.KindOf(err) != outboard.Exhausted ||
+		!strings.Contains(err.Error(), string(other)) {
 		t.Errorf("one more: %v", err)
 	}
 	if err := f.RoomForBox(t.Context(), other, true); outboard.KindOf(err) != outboard.Exhausted {

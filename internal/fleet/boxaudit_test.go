@@ -30,7 +30,8 @@ func (r *rig) boxRecords(t *testing.T, id outboard.BoxID) (out [][3]string) {
 	return out
 }
 
-// Broken if a box is paused, resumed or ended and the audit does not say by whom and why, or says it of a box that was left alone.
+// Broken if a box is paused, resumed or ended and the audit does not say by whom and why, or says it of a box
+// that was left alone.
 func TestBoxAudit(t *testing.T) {
 	r := newRig(t)
 	now := time.Now()
@@ -56,7 +57,8 @@ func TestBoxAudit(t *testing.T) {
 	if _, err := f.UseBox(t.Context(), visitor, b.ID, true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.store.ChangeBox(t.Context(), b.ID, func(b *outboard.Box) error { b.OnTimeout.Pause = false; return nil }); err != nil {
+	if _, err := r.store.ChangeBox(t.Context(), b.ID,
+		func(b *outboard.Box) error { b.OnTimeout.Pause = false; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	now = now.Add(time.Hour)
@@ -64,7 +66,8 @@ func TestBoxAudit(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := [][3]string{
-		{"box.pause", "key_test", "role test"}, {"box.resume", "key_test", "role test"}, {"box.pause", "server", "the box's time was over"},
+		{"box.pause", "key_test", "role test"}, {"box.resume", "key_test", "role test"}, {"box.pause", "server",
+			"the box's time was over"},
 		{"box.resume", string(b.ID), "the box's token"}, {"box.kill", "server", "the box's time was over"},
 	}
 	if got := r.boxRecords(t, b.ID); !slices.Equal(got, want) {
@@ -72,7 +75,8 @@ func TestBoxAudit(t *testing.T) {
 	}
 }
 
-// Broken if a box is paused or resumed although no record of it could be made, or lives on because of that when its time is over.
+// Broken if a box is paused or resumed although no record of it could be made, or lives on because of that when
+// its time is over.
 func TestBoxAuditClosed(t *testing.T) {
 	r := newRig(t)
 	now := time.Now()
@@ -96,7 +100,8 @@ func TestBoxAuditClosed(t *testing.T) {
 	if err != nil || !slices.Equal(before, after) {
 		t.Errorf("machines were %v and are %v, %v", before, after, err)
 	}
-	for id, want := range map[outboard.BoxID]outboard.BoxState{running.ID: outboard.BoxRunning, paused.ID: outboard.BoxPaused} {
+	for id, want := range map[outboard.BoxID]outboard.BoxState{running.ID: outboard.BoxRunning,
+		paused.ID: outboard.BoxPaused} {
 		if b, err := r.store.Box(t.Context(), id); err != nil || b.State != want {
 			t.Errorf("the box is %+v, %v", b, err)
 		}

@@ -33,7 +33,8 @@ func (s meddling) Freeze(ctx context.Context) error {
 	return err
 }
 
-// Broken if a box whose client gave it more time is paused or ended all the same: before the timer came to it, or while it was at it.
+// Broken if a box whose client gave it more time is paused or ended all the same: before the timer came to it,
+// or while it was at it.
 func TestBoxGivenMoreTime(t *testing.T) {
 	r := newRig(t)
 	z := &freezer{Provider: r.provider}
@@ -42,7 +43,8 @@ func TestBoxGivenMoreTime(t *testing.T) {
 	now := time.Now()
 	f := r.fleet(func(c *Config) { c.Now = func() time.Time { return now } })
 	refresh := func(id outboard.BoxID) {
-		if _, err := r.store.ChangeBox(t.Context(), id, func(b *outboard.Box) error { b.EndAt = now.Add(time.Hour); return nil }); err != nil {
+		if _, err := r.store.ChangeBox(t.Context(), id,
+			func(b *outboard.Box) error { b.EndAt = now.Add(time.Hour); return nil }); err != nil {
 			t.Error(err)
 		}
 	}
@@ -64,7 +66,8 @@ func TestBoxGivenMoreTime(t *testing.T) {
 		if err := f.expireBox(t.Context(), due[b.ID]); outboard.KindOf(err) != outboard.NotFound {
 			t.Errorf("ending a box that has time again: %v", err)
 		}
-		if row, err := r.store.Box(t.Context(), b.ID); err != nil || row.State != outboard.BoxRunning || !row.EndAt.After(now) {
+		if row, err := r.store.Box(t.Context(), b.ID); err != nil || row.State != outboard.BoxRunning ||
+			!row.EndAt.After(now) {
 			t.Errorf("a box that was given more time: %+v, %v", row, err)
 		}
 		if got := say(t, f, b.ID, false, "echo here"); got != "here\n" {

@@ -11,7 +11,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// keepBoxes ends boxes in time and looks at what they use, until ctx ends. What fails is logged and tried again at the next tick.
+// keepBoxes ends boxes in time and looks at what they use, until ctx ends. What fails is logged and tried again
+// at the next tick.
 func (f *Fleet) keepBoxes(ctx context.Context) {
 	tick := time.NewTicker(BoxTick)
 	defer tick.Stop()
@@ -46,7 +47,8 @@ func (f *Fleet) expireBoxes(ctx context.Context) error {
 	return nil
 }
 
-// expireBox ends a box as it was when it was due. A client may give it more time while that goes on: whoever is first in the row wins.
+// expireBox ends a box as it was when it was due. A client may give it more time while that goes on: whoever is
+// first in the row wins.
 func (f *Fleet) expireBox(ctx context.Context, b outboard.Box) error {
 	over := func(now *outboard.Box) error {
 		if now.EndAt.After(f.now()) || now.State != outboard.BoxRunning {
@@ -105,7 +107,8 @@ func (l *liveBox) sample(now time.Time, u sandbox.Usage) {
 	l.samples = l.samples[max(0, len(l.samples)-MaxSamples):]
 }
 
-// BoxSamples returns what a box used, oldest first, and BoxLog what happened to it. Both are of this process's time only.
+// BoxSamples returns what a box used, oldest first, and BoxLog what happened to it. Both are of this process's
+// time only.
 func (f *Fleet) BoxSamples(id outboard.BoxID) []BoxSample {
 	f.mu.Lock()
 	l := f.boxes[id]

@@ -11,12 +11,14 @@ import (
 func TestBoxLogIsBounded(t *testing.T) {
 	l := &liveBox{}
 	for range 3 * MaxBoxLog {
-		l.note(time.Now(), "process started", map[string]string{"cmd": strings.Repeat("ü", maxBoxField), "user": "user"})
+		l.note(time.Now(), "process started", map[string]string{"cmd": strings.Repeat("ü", maxBoxField),
+			"user": "user"})
 	}
 	kept := 0
 	for _, line := range l.log {
 		kept += len(line.Fields["cmd"])
-		if cmd := line.Fields["cmd"]; !strings.HasPrefix(cmd, "üüü") || !utf8.ValidString(cmd) || line.Fields["user"] != "user" {
+		if cmd := line.Fields["cmd"]; !strings.HasPrefix(cmd, "üüü") || !utf8.ValidString(cmd) ||
+			line.Fields["user"] != "user" {
 			t.Fatalf("a line is %q", line.Fields)
 		}
 	}

@@ -7,7 +7,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// forgetMemory makes a paused box one of which only files are kept. Its machine is awake for as long as it takes to save them.
+// forgetMemory makes a paused box one of which only files are kept. Its machine is awake for as long as it takes
+// to save them.
 func (f *Fleet) forgetMemory(ctx context.Context, l *liveBox, b *outboard.Box) error {
 	old := b.Machine
 	if old == "" {

@@ -9,8 +9,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// If this fails, a box that is to begin anew with its files goes on with the processes that were frozen, or it loses the files or what it is given to
-// begin with; or its old machine stays.
+// If this fails, a box that is to begin anew with its files goes on with the processes that were frozen, or it
+// loses the files or what it is given to begin with; or its old machine stays.
 func TestBoxBeginsWithoutItsMemory(t *testing.T) {
 	r := newRig(t)
 	r.provider = &freezer{Provider: r.provider}

@@ -18,8 +18,9 @@ type built struct {
 	Env map[string]string `json:"env,omitempty"` // for what runs over it
 }
 
-// layerKey is everything that can change what comes of building a layer. Who else reaches the same key gets the same layer, so it begins
-// with whose it is: what an organization's build may fetch, and what it does with that, is no other's.
+// layerKey is everything that can change what comes of building a layer. Who else reaches the same key gets the
+// same layer, so it begins with whose it is: what an organization's build may fetch, and what it does with that,
+// is no other's.
 type layerKey struct {
 	Org       outboard.OrgID      `json:"org"` // "" for what the server alone decides
 	Work      string              `json:"work"`
@@ -30,14 +31,18 @@ type layerKey struct {
 	Isolation string              `json:"isolation"`
 }
 
-// build adds a layer of an organization to a stack: what work does in a machine that begins with the stack. key says what work is; a layer
-// of the same layerKey is used again. The machine has a row, no session and the network of env.
-func (f *Fleet) build(ctx context.Context, org outboard.OrgID, st *stack, key string, env outboard.EnvConfig, work func(ctx context.Context, m *machine) (built, error)) error {
+// build adds a layer of an organization to a stack: what work does in a machine that begins with the stack. key
+// says what work is; a layer of the same layerKey is used again. The machine has a row, no session and the
+// network of env.
+func (f *Fleet) build(ctx context.Context, org outboard.OrgID, st *stack, key string, env outboard.EnvConfig,
+	work func(ctx context.Context, m *machine) (built, error)) error {
 	b, ok := f.cfg.Provider.(sandbox.Builder)
 	if !ok {
-		return outboard.Errorf(outboard.Unavailable, "provider %s builds no layers", f.cfg.Provider.Name()).WithHint("outboard doctor")
+		return outboard.Errorf(outboard.Unavailable, "provider %s builds no layers", f.cfg.Provider.Name()).
+			WithHint("outboard doctor")
 	}
-	whole, err := json.Marshal(layerKey{Org: org, Work: key, Rootfs: st.rootfs, Layers: st.layers, Settings: st.settings, Network: env.Networking, Isolation: env.Isolation})
+	whole, err := json.Marshal(layerKey{Org: org, Work: key, Rootfs: st.rootfs, Layers: st.layers,
+		Settings: st.settings, Network: env.Networking, Isolation: env.Isolation})
 	if err != nil {
 		return fmt.Errorf("naming a layer: %w", err)
 	}
@@ -77,10 +82,12 @@ func (f *Fleet) buildIn(ctx context.Context, b sandbox.Builder, st stack, env ou
 	return note, err
 }
 
-// temporary does something in a machine that is of no session and no box. The machine has a row and is gone afterwards, whatever happened.
-// Where the stack has an owner, it counts among theirs and ends with them.
-func (f *Fleet) temporary(ctx context.Context, env outboard.EnvConfig, st stack, work func(context.Context, *machine, outboard.SandboxID) error) (err error) {
-	row := outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Provider: f.maker(env), Owner: st.owner, Person: st.person,
+// temporary does something in a machine that is of no session and no box. The machine has a row and is gone
+// afterwards, whatever happened. Where the stack has an owner, it counts among theirs and ends with them.
+func (f *Fleet) temporary(ctx context.Context, env outboard.EnvConfig, st stack,
+	work func(context.Context, *machine, outboard.SandboxID) error) (err error) {
+	row := outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Provider: f.maker(env),
+		Owner: st.owner, Person: st.person,
 		Host: f.cfg.Host, Generation: rand.Text(), CreatedAt: f.now()}
 	h, err := f.hold(ctx, row.ID)
 	if err != nil {
@@ -95,7 +102,8 @@ func (f *Fleet) temporary(ctx context.Context, env outboard.EnvConfig, st stack,
 	if st.owner != "" {
 		f.own(row.ID, outboard.KillSubject{Owner: st.owner, Person: st.person})
 	}
-	cfg := outboard.SessionConfig{Env: env, Owner: outboard.Owner{Org: st.org, User: st.person, Key: st.owner}} // whose policies hold
+	// whose policies hold
+	cfg := outboard.SessionConfig{Env: env, Owner: outboard.Owner{Org: st.org, User: st.person, Key: st.owner}}
 	if sb, err = f.create(ctx, row, cfg, st, nil, origin{}); err != nil {
 		return err
 	}

@@ -18,7 +18,8 @@ import (
 // it is stored here. The guest labels each saved state with its checkpoint's id and is asked for what changed
 // since the newest committed one. Where it no longer knows that state, because a checkpoint was saved and never
 // committed, it sends everything: more bytes, never a gap.
-func (f *Fleet) Checkpoint(ctx context.Context, b *Lease, session outboard.SessionID, epoch int64, parent outboard.CheckpointID, call outboard.CallID) (*outboard.Checkpoint, error) {
+func (f *Fleet) Checkpoint(ctx context.Context, b *Lease, session outboard.SessionID, epoch int64,
+	parent outboard.CheckpointID, call outboard.CallID) (*outboard.Checkpoint, error) {
 	m := b.use.machine
 	m.saving.Lock()
 	defer m.saving.Unlock()
@@ -77,7 +78,8 @@ func (f *Fleet) depth(ctx context.Context, m *machine, id outboard.CheckpointID)
 var errUnchanged = errors.New("unchanged")
 
 // save streams a workspace from the guest into a blob.
-func (f *Fleet) save(ctx context.Context, m *machine, s guest.Save) (saved guest.Saved, ref outboard.BlobRef, err error) {
+func (f *Fleet) save(ctx context.Context, m *machine,
+	s guest.Save) (saved guest.Saved, ref outboard.BlobRef, err error) {
 	ref, err = f.receive(ctx, MaxCheckpoint, func(w io.Writer) error {
 		var err error
 		saved, err = m.Save(ctx, s, w)
@@ -125,7 +127,8 @@ func (f *Fleet) pack(ctx context.Context, limit int64, pack func(io.Writer) erro
 }
 
 // stream streams what send writes into a blob. failed is told of a reader whose bytes cannot be stored.
-func (f *Fleet) stream(ctx context.Context, limit int64, send func(io.Writer) error, failed func(*io.PipeReader, error)) (outboard.BlobRef, error) {
+func (f *Fleet) stream(ctx context.Context, limit int64, send func(io.Writer) error,
+	failed func(*io.PipeReader, error)) (outboard.BlobRef, error) {
 	pr, pw := io.Pipe()
 	var ref outboard.BlobRef
 	var err error

@@ -90,10 +90,12 @@ func TestCheckpointDamaged(t *testing.T) {
 		}
 	}
 	for what, content := range map[string][]byte{"cut": whole[:len(whole)/2], "another": []byte("<html>sign in</html>"),
-		"changed": append(append(bytes.Clone(whole[:len(whole)/2]), whole[len(whole)/2]^1), whole[len(whole)/2+1:]...)} {
+		"changed": append(append(bytes.Clone(whole[:len(whole)/2]), whole[len(whole)/2]^1),
+			whole[len(whole)/2+1:]...)} {
 		write(content)
 		_, err := r.fleet().Acquire(t.Context(), r.request(t, id))
-		if outboard.KindOf(err) != outboard.Unavailable || !strings.Contains(err.Error(), "is not what was saved") || outboard.HintOf(err) == "" {
+		if outboard.KindOf(err) != outboard.Unavailable || !strings.Contains(err.Error(), "is not what was saved") ||
+			outboard.HintOf(err) == "" {
 			t.Errorf("%s: %v", what, err)
 		}
 		if left := r.present(t); len(left) != 0 {
@@ -157,7 +159,8 @@ func TestCheckpointNotCommitted(t *testing.T) {
 		t.Errorf("restored %q", out)
 	}
 	req := Request{Session: id, Checkpoint: "ckpt_01unknown"}
-	if err := f.restore(t.Context(), b.use.machine, origin{checkpoint: req.Checkpoint}); outboard.KindOf(err) != outboard.NotFound {
+	if err := f.restore(t.Context(), b.use.machine,
+		origin{checkpoint: req.Checkpoint}); outboard.KindOf(err) != outboard.NotFound {
 		t.Errorf("unknown checkpoint: %v", err)
 	}
 }

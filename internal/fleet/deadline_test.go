@@ -57,14 +57,16 @@ func TestEveryCallHasADeadline(t *testing.T) {
 		call  func(context.Context) error
 	}{
 		"start": {CallTimeout, func(ctx context.Context) error { _, err := m.Start(ctx, guest.Start{}); return err }},
-		"wait":  {outboard.MaxBashTimeout + WaitGrace, func(ctx context.Context) error { _, err := m.Wait(ctx, "", 0); return err }},
-		"kill":  {CallTimeout, func(ctx context.Context) error { _, err := m.Kill(ctx, "", 0); return err }},
-		"ack":   {CallTimeout, func(ctx context.Context) error { return m.Ack(ctx, "", 0) }},
-		"save":  {TransferTimeout, func(ctx context.Context) error { _, err := m.Save(ctx, guest.Save{}, nil); return err }},
-		"load":  {TransferTimeout, func(ctx context.Context) error { return m.Load(ctx, "", nil) }},
-		"put":   {TransferTimeout, func(ctx context.Context) error { return m.Put(ctx, "", 0, false, nil) }},
-		"get":   {TransferTimeout, func(ctx context.Context) error { return m.Get(ctx, "", nil) }},
-		"list":  {CallTimeout, func(ctx context.Context) error { _, err := m.List(ctx, ""); return err }},
+		"wait": {outboard.MaxBashTimeout + WaitGrace,
+			func(ctx context.Context) error { _, err := m.Wait(ctx, "", 0); return err }},
+		"kill": {CallTimeout, func(ctx context.Context) error { _, err := m.Kill(ctx, "", 0); return err }},
+		"ack":  {CallTimeout, func(ctx context.Context) error { return m.Ack(ctx, "", 0) }},
+		"save": {TransferTimeout,
+			func(ctx context.Context) error { _, err := m.Save(ctx, guest.Save{}, nil); return err }},
+		"load": {TransferTimeout, func(ctx context.Context) error { return m.Load(ctx, "", nil) }},
+		"put":  {TransferTimeout, func(ctx context.Context) error { return m.Put(ctx, "", 0, false, nil) }},
+		"get":  {TransferTimeout, func(ctx context.Context) error { return m.Get(ctx, "", nil) }},
+		"list": {CallTimeout, func(ctx context.Context) error { _, err := m.List(ctx, ""); return err }},
 
 		"freeze": {CallTimeout, m.Freeze},
 		"thaw":   {CallTimeout, m.Thaw},
@@ -73,12 +75,14 @@ func TestEveryCallHasADeadline(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			begun := time.Now()
 			err := c.call(t.Context())
-			if d := time.Since(begun); d != c.limit || outboard.KindOf(err) != outboard.Unavailable || !strings.Contains(err.Error(), name) {
+			if d := time.Since(begun); d != c.limit || outboard.KindOf(err) != outboard.Unavailable ||
+				!strings.Contains(err.Error(), name) {
 				t.Errorf("%s: %v after %v", name, err, d)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			if err := c.call(ctx); !errors.Is(err, context.DeadlineExceeded) || outboard.KindOf(err) == outboard.Unavailable {
+			if err := c.call(ctx); !errors.Is(err, context.DeadlineExceeded) ||
+				outboard.KindOf(err) == outboard.Unavailable {
 				t.Errorf("%s with the caller's deadline: %v", name, err)
 			}
 		})
@@ -107,8 +111,8 @@ func (h *hanging) Destroy(_ context.Context, id outboard.SandboxID) error {
 	return nil
 }
 
-// Broken if a machine that does not answer holds Acquire, goes on acting after the session has given it up, or is given up
-// because the caller had no time.
+// Broken if a machine that does not answer holds Acquire, goes on acting after the session has given it up, or
+// is given up because the caller had no time.
 func TestAcquireDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -120,7 +124,8 @@ func TestAcquireDoesNotAnswer(t *testing.T) {
 		logReady(t, r, s, id)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := f.Acquire(ctx, r.request(t, s)); outboard.KindOf(err) != outboard.Canceled || len(p.destroyed) != 0 {
+		if _, err := f.Acquire(ctx, r.request(t, s)); outboard.KindOf(err) != outboard.Canceled ||
+			len(p.destroyed) != 0 {
 			t.Errorf("with no time: %v, destroyed %v", err, p.destroyed)
 		}
 		begun := time.Now()
@@ -128,7 +133,8 @@ func TestAcquireDoesNotAnswer(t *testing.T) {
 		if outboard.KindOf(err) != outboard.Unavailable || time.Since(begun) != OpenTimeout {
 			t.Errorf("%v after %v", err, time.Since(begun))
 		}
-		if len(p.destroyed) != 2 || p.destroyed[0] != id || r.row(t, id).State != stateDestroyed || len(r.rows(t, s)) != 0 {
+		if len(p.destroyed) != 2 || p.destroyed[0] != id || r.row(t, id).State != stateDestroyed ||
+			len(r.rows(t, s)) != 0 {
 			t.Errorf("destroyed %v, rows %v", p.destroyed, r.rows(t, s))
 		}
 	})

@@ -40,7 +40,8 @@ func (h defaults) path(p string) string {
 }
 
 // StartProcess implements sandbox.Processes.
-func (m *machine) StartProcess(ctx context.Context, p guest.ProcessStart, f func(guest.ProcessEvent) error) (int, guest.ProcessExit, error) {
+func (m *machine) StartProcess(ctx context.Context, p guest.ProcessStart,
+	f func(guest.ProcessEvent) error) (int, guest.ProcessExit, error) {
 	return m.Sandbox.StartProcess(ctx, m.defaults.process(p), f)
 }
 
@@ -75,7 +76,8 @@ func (m *machine) ReadFile(ctx context.Context, f guest.FileRef, offset, length 
 }
 
 // WriteFile implements sandbox.Files.
-func (m *machine) WriteFile(ctx context.Context, f guest.FileRef, attrs map[string]string, r io.Reader) (guest.Entry, error) {
+func (m *machine) WriteFile(ctx context.Context, f guest.FileRef, attrs map[string]string,
+	r io.Reader) (guest.Entry, error) {
 	return m.Sandbox.WriteFile(ctx, m.defaults.file(f), attrs, r)
 }
 

@@ -7,7 +7,8 @@ import "testing"
 func TestWhereProgramsBegin(t *testing.T) {
 	for _, c := range []struct{ dir, cwd, want string }{
 		{"", "", ""}, {"", "sub", "sub"}, {"", "~", "~"}, {"", "/abs", "/abs"},
-		{"/app", "", "/app"}, {"/app", "sub", "/app/sub"}, {"/app", "~", "~"}, {"/app", "~/sub", "~/sub"}, {"/app", "~sub", "/app/~sub"}, {"/app", "/abs", "/abs"},
+		{"/app", "", "/app"}, {"/app", "sub", "/app/sub"}, {"/app", "~", "~"}, {"/app", "~/sub", "~/sub"}, {"/app",
+			"~sub", "/app/~sub"}, {"/app", "/abs", "/abs"},
 	} {
 		if got := (defaults{dir: c.dir}).process(ProcessStart{Cwd: c.cwd}).Cwd; got != c.want {
 			t.Errorf("working in %q, %q begins in %q; want %q", c.dir, c.cwd, got, c.want)

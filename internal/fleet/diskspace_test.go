@@ -27,14 +27,19 @@ func TestNoDiskSpace(t *testing.T) {
 			p.Provider = r.provider
 			f := r.fleet(func(c *Config) { c.Provider = p })
 			sent := r.upload(t, "data.csv", "1,2")
-			id := r.sessionIn(t, outboard.EnvConfig{Kind: "cloud", Limits: outboard.SandboxLimits{DiskBytes: limit}}, sent)
-			r.append(t, store.Commit{Session: id}, &outboard.SessionUpdated{Metadata: map[string]string{WorkspaceKey: string(sent.File) + ":tar"}})
+			id := r.sessionIn(t, outboard.EnvConfig{Kind: "cloud", Limits: outboard.SandboxLimits{DiskBytes: limit}},
+				sent)
+			r.append(t, store.Commit{Session: id},
+				&outboard.SessionUpdated{Metadata: map[string]string{WorkspaceKey: string(sent.File) + ":tar"}})
 			if name == "mount" {
-				r.append(t, store.Commit{Session: id}, &outboard.SessionUpdated{Metadata: map[string]string{WorkspaceKey: ""}})
+				r.append(t, store.Commit{Session: id},
+					&outboard.SessionUpdated{Metadata: map[string]string{WorkspaceKey: ""}})
 			}
 			_, err := f.Acquire(t.Context(), r.request(t, id))
-			if outboard.KindOf(err) != want.kind || !strings.Contains(outboard.PublicOf(err), want.public) || !strings.Contains(outboard.HintOf(err), want.hints) {
-				t.Errorf("%s with a limit of %d: %v; told: %q, hint %q", name, limit, err, outboard.PublicOf(err), outboard.HintOf(err))
+			if outboard.KindOf(err) != want.kind || !strings.Contains(outboard.PublicOf(err), want.public) ||
+				!strings.Contains(outboard.HintOf(err), want.hints) {
+				t.Errorf("%s with a limit of %d: %v; told: %q, hint %q", name, limit, err, outboard.PublicOf(err),
+					outboard.HintOf(err))
 			}
 			if ids, rows := r.present(t), r.rows(t, id); len(ids) != 0 || len(rows) != 0 {
 				t.Errorf("left: %v, %+v", ids, rows)

@@ -49,7 +49,8 @@ type Config struct {
 	Images *image.Store
 	// Login opens a credential of an organization for pulling an image from a registry. It is asked with each
 	// pull. nil = there are none.
-	Login func(ctx context.Context, org outboard.OrgID, credential, registry string) (user string, password outboard.Secret, err error)
+	Login func(ctx context.Context, org outboard.OrgID, credential, registry string) (user string,
+		password outboard.Secret, err error)
 	// BoxGone is told of each box that was removed, to forget what is kept for it elsewhere. nil = there is nothing.
 	BoxGone func(ctx context.Context, b outboard.Box)
 	// Mirrors are registries that package managers use instead of the public ones while an environment's
@@ -65,7 +66,8 @@ type Config struct {
 	MaxPerOwner int
 	// Retention says how many old states sessions keep; its zero value keeps all.
 	Retention Retention
-	// OrgShare is how many hundredths of MaxBoxes and MaxRunningBoxes one organization may have; 0 = outboard.DefaultOrgPercent.
+	// OrgShare is how many hundredths of MaxBoxes and MaxRunningBoxes one organization may have; 0 =
+	// outboard.DefaultOrgPercent.
 	OrgShare int
 	// Bound is what of a network a build of a template may have; nil = none of it.
 	Bound func(want outboard.Networking) outboard.Networking
@@ -128,8 +130,9 @@ func New(cfg Config) *Fleet {
 		thinning:      thinning{seen: map[outboard.SessionID]outboard.CheckpointID{}},
 		maxCheckpoint: MaxCheckpoint,
 		keepLocal:     keepLocal,
-		keeper: keeper{expected: map[outboard.CheckpointID]time.Time{}, strange: map[outboard.CheckpointID]time.Time{}, committed: map[outboard.CheckpointID]bool{},
-			weights: map[outboard.CheckpointID]int64{}, wake: make(chan struct{}, 1)},
+		keeper: keeper{expected: map[outboard.CheckpointID]time.Time{}, strange: map[outboard.CheckpointID]time.Time{},
+			committed: map[outboard.CheckpointID]bool{},
+			weights:   map[outboard.CheckpointID]int64{}, wake: make(chan struct{}, 1)},
 	}
 	f.unmaking.ctx, f.unmaking.stop = context.WithCancel(context.Background())
 	return f
@@ -157,7 +160,9 @@ type Request struct {
 	Config     outboard.SessionConfig
 	Current    *outboard.SandboxReady // from the folded state
 	Checkpoint outboard.CheckpointID  // newest, from the folded state
-	Epoch      int64                  // of the lease; with it, Acquire fails with store.ErrFenced rather than destroy another's machine. 0 = unchecked
+	// of the lease; with it, Acquire fails with store.ErrFenced rather than destroy another's machine. 0 =
+	// unchecked
+	Epoch int64
 }
 
 // use is one connection to a machine, shared by the boxes of one session in this process.
@@ -189,7 +194,8 @@ func (f *Fleet) enter(ctx context.Context, id outboard.SessionID) (*slot, error)
 		return s, nil
 	case <-ctx.Done():
 		f.drop(id, s)
-		return nil, outboard.Errorf(outboard.Canceled, "waiting for the sandbox of session %s: %w", id, context.Cause(ctx))
+		return nil, outboard.Errorf(outboard.Canceled, "waiting for the sandbox of session %s: %w", id,
+			context.Cause(ctx))
 	}
 }
 
@@ -215,7 +221,8 @@ func (f *Fleet) Acquire(ctx context.Context, r Request) (*Lease, error) {
 		return nil, f.noProvider()
 	}
 	if r.Config.Env.Kind == "self_hosted" {
-		return nil, outboard.Errorf(outboard.Unimplemented, "environment %s is self-hosted, and workers are not built", r.Config.Environment)
+		return nil, outboard.Errorf(outboard.Unimplemented, "environment %s is self-hosted, and workers are not built",
+			r.Config.Environment)
 	}
 	s, err := f.enter(ctx, r.Session)
 	if err != nil {
@@ -328,7 +335,8 @@ func (f *Fleet) Destroy(ctx context.Context, session outboard.SessionID) error {
 func (f *Fleet) destroy(ctx context.Context, row outboard.Sandbox) error {
 	if row.State != stateDestroyed {
 		if err := f.record(ctx, &row, f.orgOf(ctx, row), "sandbox.destroy"); err != nil {
-			f.log.Error("the end of a sandbox was not recorded", "sandbox", row.ID, "err", err) // ending one must work when nothing else does
+			// ending one must work when nothing else does
+			f.log.Error("the end of a sandbox was not recorded", "sandbox", row.ID, "err", err)
 		}
 	}
 	if err := f.destroyMachine(ctx, row.ID); err != nil {
@@ -370,7 +378,8 @@ func (f *Fleet) orgOf(ctx context.Context, row outboard.Sandbox) outboard.OrgID 
 
 // record writes to the audit what is about to happen to a machine.
 func (f *Fleet) record(ctx context.Context, row *outboard.Sandbox, org outboard.OrgID, action string) error {
-	return f.cfg.Store.Audit(ctx, outboard.AuditRecord{At: f.now(), Org: string(org), Actor: cmp.Or(string(row.Session), string(row.ID)), Action: action,
+	return f.cfg.Store.Audit(ctx, outboard.AuditRecord{At: f.now(), Org: string(org),
+		Actor: cmp.Or(string(row.Session), string(row.ID)), Action: action,
 		Resource: string(row.ID), Decision: outboard.Allowed, Rule: row.Provider + " on " + row.Host})
 }
 

@@ -20,11 +20,13 @@ func TestAcquireReleaseDestroy(t *testing.T) {
 	f := r.fleet()
 	id := r.session(t)
 	b := r.acquire(t, f, id)
-	if !b.New || b.Lost != nil || b.Ready.Sandbox != b.ID() || b.Ready.Generation != b.Generation() || b.Ready.From != "" || b.Ready.Isolation == "" {
+	if !b.New || b.Lost != nil || b.Ready.Sandbox != b.ID() || b.Ready.Generation != b.Generation() ||
+		b.Ready.From != "" || b.Ready.Isolation == "" {
 		t.Errorf("first: %+v", b)
 	}
 	row := r.row(t, b.ID())
-	if row.State != stateLive || row.Session != id || row.Host != host || row.Provider != r.provider.Name() || row.Generation != b.Generation() {
+	if row.State != stateLive || row.Session != id || row.Host != host || row.Provider != r.provider.Name() ||
+		row.Generation != b.Generation() {
 		t.Errorf("row %+v", row)
 	}
 	r.bash(t, b, "cd /tmp; export KEPT=yes")
@@ -148,7 +150,8 @@ func TestAcquireLost(t *testing.T) {
 			ready.Sandbox = "sbx_01unknown"
 			r.append(t, store.Commit{Session: b.session}, &ready)
 		}, nil},
-		{"out of memory", "its programs took more memory than its limit", nil, func(c *Config) { c.Provider = outOfMemory{c.Provider} }},
+		{"out of memory", "its programs took more memory than its limit", nil,
+			func(c *Config) { c.Provider = outOfMemory{c.Provider} }},
 		{"other provider", "it was made by provider lost, ", func(t *testing.T, r *rig, f *Fleet, b *Lease) {
 			row := r.row(t, b.ID())
 			row.Provider = "lost"
@@ -180,7 +183,8 @@ func TestAcquireLost(t *testing.T) {
 				again.Lost.Sandbox != cur.Sandbox || again.Lost.Generation != cur.Generation {
 				t.Errorf("lost %+v", again.Lost)
 			}
-			if !again.New || again.ID() == b.ID() || again.Generation() == b.Generation() || again.Ready.From != ckpt.ID {
+			if !again.New || again.ID() == b.ID() || again.Generation() == b.Generation() ||
+				again.Ready.From != ckpt.ID {
 				t.Errorf("new one %+v", again.Ready)
 			}
 			if out := r.bash(t, again, "cat a"); out != "one\n" {
@@ -218,7 +222,8 @@ func TestAcquireFails(t *testing.T) {
 			if tt.missing {
 				bad := *ckpt
 				bad.ID, bad.Delta.Digest = "ckpt_01bad", strings.Repeat("0", 64)
-				r.append(t, store.Commit{Session: id, Checkpoint: &bad}, &outboard.CheckpointCreated{Checkpoint: ckpt.ID})
+				r.append(t, store.Commit{Session: id, Checkpoint: &bad},
+					&outboard.CheckpointCreated{Checkpoint: ckpt.ID})
 				req.Checkpoint = bad.ID
 			}
 			_, err := r.fleet(func(c *Config) { c.Provider = &tt.breaking }).Acquire(t.Context(), req)
@@ -268,7 +273,8 @@ func TestAcquireUnavailable(t *testing.T) {
 	id := r.session(t)
 	f := r.fleet(func(c *Config) { c.Provider = nil })
 	_, err := f.Acquire(t.Context(), r.request(t, id))
-	if e, ok := errors.AsType[*outboard.Error](err); !ok || e.Kind != outboard.Unavailable || !strings.Contains(e.Hint, "outboard doctor") {
+	if e, ok := errors.AsType[*outboard.Error](err); !ok || e.Kind != outboard.Unavailable ||
+		!strings.Contains(e.Hint, "outboard doctor") {
 		t.Errorf("got %v", err)
 	}
 	if err := errors.Join(f.Start(t.Context()), f.Destroy(t.Context(), id)); err != nil {
@@ -313,7 +319,8 @@ func TestMount(t *testing.T) {
 	if uploads = r.files(t, b, sandbox.Uploads); len(uploads) != 3 || uploads["later"] != "added" {
 		t.Errorf("uploads %v", uploads)
 	}
-	for _, bad := range []string{"../../../etc/passwd", "/mnt/session/uploads/../outputs/x", "/mnt/session/uploads/", "a/../..", "a\x00b"} {
+	for _, bad := range []string{"../../../etc/passwd", "/mnt/session/uploads/../outputs/x", "/mnt/session/uploads/",
+		"a/../..", "a\x00b"} {
 		if _, err := mountPath(outboard.Resource{MountPath: bad}); outboard.KindOf(err) != outboard.Invalid {
 			t.Errorf("%q: %v", bad, err)
 		}

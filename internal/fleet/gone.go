@@ -10,12 +10,13 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// A host that is gone for good leaves rows that nobody corrects, and that count in quotas. Nobody can tell it from one that is away, on which
-// machines may go on: so what a session or a box still has there stays until somebody ends it by name, and what nobody has any more goes by
-// itself. Both are safe when the host comes back: a machine whose row says destroyed is destroyed by its own server.
+// A host that is gone for good leaves rows that nobody corrects, and that count in quotas. Nobody can tell it
+// from one that is away, on which machines may go on: so what a session or a box still has there stays until
+// somebody ends it by name, and what nobody has any more goes by itself. Both are safe when the host comes back:
+// a machine whose row says destroyed is destroyed by its own server.
 
-// goneFor is how long a row, or the end of a box, must be past before another host's server corrects it: much longer than a server takes that is
-// only slow, or has lost its lease for a moment.
+// goneFor is how long a row, or the end of a box, must be past before another host's server corrects it: much
+// longer than a server takes that is only slow, or has lost its lease for a moment.
 const goneFor = time.Hour
 
 // Unserved reports of a host whether no server has registered for it. Never of this one.
@@ -42,8 +43,8 @@ func (f *Fleet) away(ctx context.Context, what, host, how string) error {
 	return err.WithHint("no server runs there: start it, or if the host is gone, %s", how)
 }
 
-// reapGone corrects the rows of hosts that no server has registered for: machines that no session and no box has any more, and boxes whose
-// time is over. What fails for one is logged and tried again the next time.
+// reapGone corrects the rows of hosts that no server has registered for: machines that no session and no box has
+// any more, and boxes whose time is over. What fails for one is logged and tried again the next time.
 func (f *Fleet) reapGone(ctx context.Context) error {
 	ctx = store.Removing(ctx)
 	hosts, err := f.cfg.Store.SandboxHosts(ctx)

@@ -74,7 +74,8 @@ func (f *Fleet) Harvest(ctx context.Context, b *Lease, session outboard.SessionI
 	}
 	f.remember(m.ID(), now)
 	if len(skipped) > 0 {
-		f.log.Warn("outputs not harvested", "session", session, "files", len(skipped), "first", text.Clip(skipped[0], 200))
+		f.log.Warn("outputs not harvested", "session", session, "files", len(skipped), "first",
+			text.Clip(skipped[0], 200))
 	}
 	return files, nil
 }

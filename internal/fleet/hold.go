@@ -11,8 +11,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// held is a claim on a machine that this process makes or uses: counted in this process, and a shared lock on a file for the
-// others of this host. The kernel drops the lock of a process that dies.
+// held is a claim on a machine that this process makes or uses: counted in this process, and a shared lock on a
+// file for the others of this host. The kernel drops the lock of a process that dies.
 type held struct {
 	id   outboard.SandboxID
 	file *os.File // nil without Config.Dir
@@ -57,8 +57,8 @@ func (f *Fleet) openLock(path string) (*os.File, error) {
 	return file, nil
 }
 
-// stillThere reports whether a locked file is the one that others find under its name. One that was removed between its opening and its
-// locking locks nothing.
+// stillThere reports whether a locked file is the one that others find under its name. One that was removed
+// between its opening and its locking locks nothing.
 func stillThere(file *os.File) bool {
 	mine, err := file.Stat()
 	if err != nil {
@@ -106,7 +106,8 @@ func (f *Fleet) unused(id outboard.SandboxID) (release func(), ok bool) {
 	return func() { file.Close() }, true
 }
 
-// removeLock drops the lock file of a machine that is gone. Its id never comes back, so nobody can wait for it in earnest.
+// removeLock drops the lock file of a machine that is gone. Its id never comes back, so nobody can wait for it
+// in earnest.
 func (f *Fleet) removeLock(id outboard.SandboxID) {
 	if f.cfg.Dir == "" {
 		return
@@ -116,8 +117,8 @@ func (f *Fleet) removeLock(id outboard.SandboxID) {
 	}
 }
 
-// forgetLocks removes lock files that nobody has locked, of machines that have no row and of builds: their processes were killed, and
-// nobody asks for them again. A young one may be about to be locked.
+// forgetLocks removes lock files that nobody has locked, of machines that have no row and of builds: their
+// processes were killed, and nobody asks for them again. A young one may be about to be locked.
 func (f *Fleet) forgetLocks(rows []outboard.Sandbox) error {
 	if f.cfg.Dir == "" {
 		return nil

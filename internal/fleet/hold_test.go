@@ -12,7 +12,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Broken if the lock files of makings and builds whose process was killed stay for ever, or one goes that somebody has or may be about to have.
+// Broken if the lock files of makings and builds whose process was killed stay for ever, or one goes that
+// somebody has or may be about to have.
 func TestForgottenLocks(t *testing.T) {
 	r := newRig(t)
 	f, other := r.fleet(), r.fleet()
@@ -40,7 +41,8 @@ func TestForgottenLocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{f.lockPath(live.ID()), made("sbx_held.lock", old), made("build-bld_held.lock", old), made("sbx_young.lock", time.Now()), made("other.file", old)}
+	want := []string{f.lockPath(live.ID()), made("sbx_held.lock", old), made("build-bld_held.lock", old),
+		made("sbx_young.lock", time.Now()), made("other.file", old)}
 	made("sbx_killed.lock", old)
 	made("build-bld_killed.lock", old)
 	check := func(want []string) {
@@ -62,7 +64,8 @@ func TestForgottenLocks(t *testing.T) {
 	}))
 }
 
-// Broken if somebody who opened a lock file before it was removed, and locks it after that, has the lock together with who finds a new one.
+// Broken if somebody who opened a lock file before it was removed, and locks it after that, has the lock
+// together with who finds a new one.
 func TestLockOfRemovedFile(t *testing.T) {
 	r := newRig(t)
 	f := r.fleet()

@@ -18,15 +18,17 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// keeper makes this host's checkpoints durable: one after the other, those of a session oldest first, so that a durable one's ancestors
-// are durable. What it has to do is in rows; it remembers only what it was told will become a row, to look again soon.
+// keeper makes this host's checkpoints durable: one after the other, those of a session oldest first, so that a
+// durable one's ancestors are durable. What it has to do is in rows; it remembers only what it was told will
+// become a row, to look again soon.
 type keeper struct {
-	mu        sync.Mutex
-	expected  map[outboard.CheckpointID]time.Time // pushed, and to be committed by the caller
-	strange   map[outboard.CheckpointID]time.Time // layers seen without a row, and since when: another process may be about to commit it
-	committed map[outboard.CheckpointID]bool      // layers seen with a row: without it they are a deleted session's
-	weights   map[outboard.CheckpointID]int64     // of layers that are kept
-	wake      chan struct{}                       // capacity 1
+	mu       sync.Mutex
+	expected map[outboard.CheckpointID]time.Time // pushed, and to be committed by the caller
+	// layers seen without a row, and since when: another process may be about to commit it
+	strange   map[outboard.CheckpointID]time.Time
+	committed map[outboard.CheckpointID]bool  // layers seen with a row: without it they are a deleted session's
+	weights   map[outboard.CheckpointID]int64 // of layers that are kept
+	wake      chan struct{}                   // capacity 1
 
 	forgetting sync.Mutex  // one round of forgetLayers at a time
 	heavy      atomic.Bool // something large was stored: its layers take as much again
@@ -81,7 +83,8 @@ func (k *keeper) stale(id outboard.CheckpointID) bool {
 	return true
 }
 
-// known forgets those that were seen without a row and have one by now, or are gone, and of those with a row what is not kept any more.
+// known forgets those that were seen without a row and have one by now, or are gone, and of those with a row
+// what is not kept any more.
 func (k *keeper) known(strange map[outboard.CheckpointID]bool, kept []outboard.CheckpointID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -155,7 +158,8 @@ type unstored struct{ error }
 // Unwrap returns what happened.
 func (e unstored) Unwrap() error { return e.error }
 
-// pauseAfter is how long the keeper waits after a round that ended with err, the last pause having been that; 0 = it does not.
+// pauseAfter is how long the keeper waits after a round that ended with err, the last pause having been that; 0
+// = it does not.
 func pauseAfter(err error, last time.Duration) time.Duration {
 	if _, ok := errors.AsType[unstored](err); !ok {
 		return 0
@@ -172,8 +176,9 @@ func (f *Fleet) keepLast(ctx context.Context) {
 	}
 }
 
-// keepAll stores what the rows of this host name, until one shows that nothing can be stored. All processes of the host do: they share the
-// work by beginning with different sessions, and by looking, before a delta is stored, whether another one has stored it.
+// keepAll stores what the rows of this host name, until one shows that nothing can be stored. All processes of
+// the host do: they share the work by beginning with different sessions, and by looking, before a delta is
+// stored, whether another one has stored it.
 func (f *Fleet) keepAll(ctx context.Context, layers sandbox.Layers) error {
 	rows, err := f.cfg.Store.LocalCheckpoints(ctx, f.cfg.Host)
 	if err != nil {
@@ -217,8 +222,8 @@ func (f *Fleet) keepNext(ctx context.Context, layers sandbox.Layers, id outboard
 	return f.keepOne(ctx, layers, c)
 }
 
-// Keep makes a checkpoint of this host durable now; what it builds on must be. One of another host is left alone. The keeper may be at
-// it as well: the row is settled once.
+// Keep makes a checkpoint of this host durable now; what it builds on must be. One of another host is left
+// alone. The keeper may be at it as well: the row is settled once.
 func (f *Fleet) Keep(ctx context.Context, c outboard.Checkpoint) error {
 	layers := f.layers()
 	if layers == nil || c.Host != f.cfg.Host || c.Durable() {
@@ -259,7 +264,8 @@ func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.C
 		return packed
 	}
 	ref, err := f.pack(ctx, f.maxCheckpoint, pack)
-	if sandbox.Gone(err) && parent != "" && layers.Keeps(c.ID) { // only its parent's were dropped: it becomes the first of a chain
+	// only its parent's were dropped: it becomes the first of a chain
+	if sandbox.Gone(err) && parent != "" && layers.Keeps(c.ID) {
 		parent = ""
 		ref, err = f.pack(ctx, f.maxCheckpoint, pack)
 	}
@@ -280,7 +286,8 @@ func (f *Fleet) keepOne(ctx context.Context, layers sandbox.Layers, c outboard.C
 	if ref.Size >= heavyDelta {
 		f.keeper.heavy.Store(true)
 	}
-	f.log.Debug("checkpoint durable", "session", c.Session, "checkpoint", c.ID, "bytes", ref.Size, "dur", f.now().Sub(c.CreatedAt))
+	f.log.Debug("checkpoint durable", "session", c.Session, "checkpoint", c.ID, "bytes", ref.Size, "dur", f.now().
+		Sub(c.CreatedAt))
 	return nil
 }
 
@@ -426,8 +433,8 @@ func (f *Fleet) weight(ctx context.Context, layers sandbox.Layers, id outboard.C
 	return w, nil
 }
 
-// needsLayers reports whether a machine may have been made of a checkpoint's layers since the rows were read, or whether they are all that
-// its session has: what is too large to be stored is here only.
+// needsLayers reports whether a machine may have been made of a checkpoint's layers since the rows were read, or
+// whether they are all that its session has: what is too large to be stored is here only.
 func (f *Fleet) needsLayers(ctx context.Context, k *outboard.Checkpoint) (bool, error) {
 	now, err := f.cfg.Store.Sandboxes(ctx, f.cfg.Host, k.Session)
 	if err != nil || len(now) > 0 || !k.TooLarge() {

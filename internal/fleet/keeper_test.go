@@ -67,13 +67,15 @@ func (b *fullBlob) tried() []time.Time {
 func (r *rig) local(t *testing.T) outboard.CheckpointID {
 	t.Helper()
 	id := r.session(t)
-	c := outboard.Checkpoint{ID: outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint), Session: id, Host: host, CreatedAt: time.Now()}
-	r.append(t, store.Commit{Session: id, Checkpoint: &c}, &outboard.CheckpointCreated{Checkpoint: c.ID, Call: "sevt_call"})
+	c := outboard.Checkpoint{ID: outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint), Session: id,
+		Host: host, CreatedAt: time.Now()}
+	r.append(t, store.Commit{Session: id, Checkpoint: &c}, &outboard.CheckpointCreated{Checkpoint: c.ID,
+		Call: "sevt_call"})
 	return c.ID
 }
 
-// Broken if a keeper that can store nothing tries every checkpoint, and again at each new one: packing each takes the disk and the processor
-// from what could make room. Or if it does not go on soon after there is room.
+// Broken if a keeper that can store nothing tries every checkpoint, and again at each new one: packing each
+// takes the disk and the processor from what could make room. Or if it does not go on soon after there is room.
 func TestKeeperWaitsWhereNothingCanBeStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -97,7 +99,8 @@ func TestKeeperWaitsWhereNothingCanBeStored(t *testing.T) {
 		for i := 1; i < len(tries); i++ {
 			gaps = append(gaps, tries[i].Sub(tries[i-1]))
 		}
-		if want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 10 * time.Second}; !slices.Equal(gaps, want) {
+		if want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second,
+			10 * time.Second}; !slices.Equal(gaps, want) {
 			t.Errorf("it waits %v, want %v", gaps, want)
 		}
 		full.mu.Lock()
@@ -154,8 +157,8 @@ func (l *endless) Pack(_ context.Context, _, _ outboard.CheckpointID, w io.Write
 	return nil
 }
 
-// Broken if a checkpoint is read to its end, which may be hours away, after it is known that it is too large or cannot be stored, or when
-// the server ends: the keeper, and the end of the server, wait for that.
+// Broken if a checkpoint is read to its end, which may be hours away, after it is known that it is too large or
+// cannot be stored, or when the server ends: the keeper, and the end of the server, wait for that.
 func TestKeeperStopsReading(t *testing.T) {
 	const enough = 16 << 20
 	for name, tt := range map[string]struct {
@@ -166,7 +169,11 @@ func TestKeeperStopsReading(t *testing.T) {
 		"full disk": {full: true, want: func(err error, c outboard.Checkpoint) bool {
 			return outboard.DiskFull(err) && pauseAfter(err, 0) > 0 && c.Host == host
 		}},
-		"canceled": {cancel: true, want: func(err error, c outboard.Checkpoint) bool { return errors.Is(err, context.Canceled) && c.Host == host }},
+		"canceled": {cancel: true,
+			want: func(err error, c outboard.Checkpoint) bool {
+				return errors.Is(err, context.Canceled) &&
+					c.Host == host
+			}},
 	} {
 		r := newRig(t)
 		l := new(endless)

@@ -27,8 +27,9 @@ func (f *Fleet) Held() map[outboard.SandboxID]outboard.KillSubject {
 	return maps.Clone(f.owners)
 }
 
-// Owned returns the machines of this host that may have processes, by whose they are: those that this process has used or made, and
-// with the database also those of its rows. Without an answer of the database it returns what it knows, and the error.
+// Owned returns the machines of this host that may have processes, by whose they are: those that this process
+// has used or made, and with the database also those of its rows. Without an answer of the database it returns
+// what it knows, and the error.
 func (f *Fleet) Owned(ctx context.Context) (map[outboard.SandboxID]outboard.KillSubject, error) {
 	out := f.Held()
 	if f.cfg.Provider == nil {
@@ -59,8 +60,8 @@ func (f *Fleet) Owned(ctx context.Context) (map[outboard.SandboxID]outboard.Kill
 	return out, nil
 }
 
-// KillMachine kills every process of a machine, now, and removes it, whoever uses it and whatever the database says. The row, if there
-// is one, is the reaper's to correct; who uses the machine finds it gone.
+// KillMachine kills every process of a machine, now, and removes it, whoever uses it and whatever the database
+// says. The row, if there is one, is the reaper's to correct; who uses the machine finds it gone.
 func (f *Fleet) KillMachine(ctx context.Context, id outboard.SandboxID) error {
 	return f.destroyMachine(ctx, id)
 }

@@ -83,7 +83,8 @@ func TestLayersBecomeDurable(t *testing.T) {
 		t.Errorf("a checkpoint of nothing: %+v", c)
 	}
 	var last *outboard.Checkpoint
-	for _, command := range []string{"cd /workspace; mkdir d; echo 1 > d/f; ln d/f g", "mv d e; echo 2 >> e/f", "echo 3 > h; rm g"} {
+	for _, command := range []string{"cd /workspace; mkdir d; echo 1 > d/f; ln d/f g", "mv d e; echo 2 >> e/f",
+		"echo 3 > h; rm g"} {
 		r.bash(t, b, command)
 		c := r.checkpoint(t, f, b, id)
 		if c == nil || c.Host != host || c.Durable() || last != nil && (c.Parent != last.ID || c.Prior != last.ID) {
@@ -231,7 +232,8 @@ func TestLayersLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := r.acquire(t, f, id)
-	if again.Lost == nil || again.Lost.Restore != first.ID || !strings.Contains(again.Lost.Reason, "2 calls that changed files are undone") {
+	if again.Lost == nil || again.Lost.Restore != first.ID || !strings.Contains(again.Lost.Reason,
+		"2 calls that changed files are undone") {
 		t.Errorf("%+v", again.Lost)
 	}
 	if out := r.bash(t, again, "cat /workspace/a"); out != "kept\n" {
@@ -288,7 +290,8 @@ func TestLayersNeverCommitted(t *testing.T) {
 	b := r.acquire(t, f, id)
 	for _, x := range []string{"first", "second"} {
 		r.bash(t, b, "echo "+x+" >> /workspace/a")
-		if _, err := f.Checkpoint(t.Context(), b, id, 1, r.state(t, id).Checkpoint, "sevt_call"); err != nil { // and no commit
+		// and no commit
+		if _, err := f.Checkpoint(t.Context(), b, id, 1, r.state(t, id).Checkpoint, "sevt_call"); err != nil {
 			t.Fatal(err)
 		}
 		c := r.checkpoint(t, f, b, id)
@@ -348,7 +351,8 @@ func TestLayersMany(t *testing.T) {
 
 // pushTwice leaves a session's layers in two states: a checkpoint, and one that was pushed on top of it and not
 // committed.
-func (r *rig) pushTwice(t *testing.T, f *Fleet, b *Lease, id outboard.SessionID) (c *outboard.Checkpoint, orphan outboard.CheckpointID) {
+func (r *rig) pushTwice(t *testing.T, f *Fleet, b *Lease,
+	id outboard.SessionID) (c *outboard.Checkpoint, orphan outboard.CheckpointID) {
 	t.Helper()
 	r.bash(t, b, "echo kept > /workspace/a")
 	c = r.checkpoint(t, f, b, id)
@@ -380,7 +384,8 @@ func TestForgetLayers(t *testing.T) {
 		}
 	}
 	gone := outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint)
-	f.keeper.strange[c.ID], f.keeper.strange[gone] = time.Now(), time.Now() // seen before they were committed, or dropped
+	// seen before they were committed, or dropped
+	f.keeper.strange[c.ID], f.keeper.strange[gone] = time.Now(), time.Now()
 	keeps("in use", true, true)
 	if _, ok := f.keeper.strange[orphan]; !ok || len(f.keeper.strange) != 1 {
 		t.Errorf("strange are %v, and not only %s", f.keeper.strange, orphan)
@@ -412,7 +417,8 @@ func TestTrimLayers(t *testing.T) {
 	var all []*outboard.Checkpoint
 	change := func(i int) {
 		t.Helper()
-		r.bash(t, b, fmt.Sprintf("cd /workspace; [ -e db ] || head -c 8000000 /dev/urandom > db; printf %d | dd of=db bs=1 seek=%d conv=notrunc 2>/dev/null; echo %d > n; cd /", i, i, i))
+		r.bash(t, b, fmt.Sprintf("cd /workspace; [ -e db ] || head -c 8000000 /dev/urandom > db; printf %d | dd "+
+			"of=db bs=1 seek=%d conv=notrunc 2>/dev/null; echo %d > n; cd /", i, i, i))
 		all = append(all, r.checkpoint(t, f, b, id))
 	}
 	kept := func(want ...int) {
@@ -442,7 +448,8 @@ func TestTrimLayers(t *testing.T) {
 		t.Errorf("the state after a look is a delta of %q", all[4].Parent)
 	}
 	release(t, f, b)
-	r.append(t, store.Commit{Session: id}, &outboard.SessionRewound{To: 1, Machine: true, Checkpoint: all[1].ID, Sandbox: b.ID()})
+	r.append(t, store.Commit{Session: id}, &outboard.SessionRewound{To: 1, Machine: true, Checkpoint: all[1].ID,
+		Sandbox: b.ID()})
 	if err := f.Destroy(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
@@ -478,7 +485,8 @@ func TestForgetLayersOfDeletedSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if here.Keeps(c.ID) || !here.Keeps(orphan) {
-		t.Errorf("the deleted session's are kept: %v; those that may be about to be committed: %v", here.Keeps(c.ID), here.Keeps(orphan))
+		t.Errorf("the deleted session's are kept: %v; those that may be about to be committed: %v", here.Keeps(c.ID),
+			here.Keeps(orphan))
 	}
 	if err := f.reap(t.Context()); err != nil || len(f.keeper.committed) != 0 {
 		t.Errorf("%d are remembered for nothing, %v", len(f.keeper.committed), err)
@@ -605,7 +613,8 @@ func TestKilledWhileMounted(t *testing.T) {
 		}
 		again := r.acquire(t, f, id)
 		uploads := r.files(t, again, sandbox.Uploads)
-		if again.Lost == nil || again.Lost.Sandbox != b.ID() || again.ID() == b.ID() || uploads["first"] != "1" || uploads["second"] != "2" {
+		if again.Lost == nil || again.Lost.Sandbox != b.ID() || again.ID() == b.ID() || uploads["first"] != "1" ||
+			uploads["second"] != "2" {
 			t.Errorf("connected %v: lost %+v, %v", connected, again.Lost, uploads)
 		}
 	}
@@ -673,7 +682,8 @@ func TestMakeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	made, kills = 0, 1000
-	if _, err := f.Acquire(t.Context(), r.request(t, id)); outboard.KindOf(err) != outboard.NotFound || made != makeTries {
+	if _, err := f.Acquire(t.Context(), r.request(t, id)); outboard.KindOf(err) != outboard.NotFound ||
+		made != makeTries {
 		t.Errorf("always killed: %d were made, %v", made, err)
 	}
 	if rows := r.rows(t, id); len(rows) != 0 {
@@ -713,7 +723,8 @@ func TestGuestOfAnotherBuild(t *testing.T) {
 	asked := make(chan string, 10)
 	go oldGuest(l, asked)
 	again := r.acquire(t, r.fleet(), id)
-	if again.Lost == nil || again.Lost.Sandbox != b.ID() || again.Lost.Restore != saved.ID || r.bash(t, again, "cat /workspace/f") != "saved\n" {
+	if again.Lost == nil || again.Lost.Sandbox != b.ID() || again.Lost.Restore != saved.ID ||
+		r.bash(t, again, "cat /workspace/f") != "saved\n" {
 		t.Errorf("a guest of another build: %+v", again.Lost)
 	}
 	if n := len(asked); n == 0 {

@@ -33,9 +33,11 @@ func due(l outboard.Lifecycle, rested, age time.Duration) string {
 	over := func(sec int64, d time.Duration) bool { return sec > 0 && d >= time.Duration(sec)*time.Second }
 	switch {
 	case over(l.MaxAgeSec, age):
-		return fmt.Sprintf("it was stopped, being older than %v; its files were kept", time.Duration(l.MaxAgeSec)*time.Second)
+		return fmt.Sprintf("it was stopped, being older than %v; its files were kept",
+			time.Duration(l.MaxAgeSec)*time.Second)
 	case over(l.StopAfterSec, rested):
-		return fmt.Sprintf("it was stopped after %v without a turn; its files were kept", time.Duration(l.StopAfterSec)*time.Second)
+		return fmt.Sprintf("it was stopped after %v without a turn; its files were kept",
+			time.Duration(l.StopAfterSec)*time.Second)
 	case over(l.DropAfterSec, rested):
 		return dropping(l)
 	}
@@ -44,7 +46,8 @@ func due(l outboard.Lifecycle, rested, age time.Duration) string {
 
 // dropping is why a sandbox is stopped that nothing but its time to be dropped has stopped.
 func dropping(l outboard.Lifecycle) string {
-	return fmt.Sprintf("it was dropped after %v without a turn; its files were kept", time.Duration(l.DropAfterSec)*time.Second)
+	return fmt.Sprintf("it was dropped after %v without a turn; its files were kept",
+		time.Duration(l.DropAfterSec)*time.Second)
 }
 
 // rest stops and drops the sandboxes of this host that were left alone for long enough. What fails for one is
@@ -102,7 +105,9 @@ func (f *Fleet) restOne(ctx context.Context, row outboard.Sandbox) error {
 }
 
 // errUsed: the sandbox is in use, by a turn or by another process.
-var errUsed = outboard.Errorf(outboard.Conflict, "the sandbox is in use").WithHint("wait until the turn, or who is there with ssh, is done; outboard sandbox kill waits for nobody and keeps only what is saved")
+var errUsed = outboard.Errorf(outboard.Conflict, "the sandbox is in use").
+	WithHint("wait until the turn, or who is there with ssh, is done; outboard sandbox kill waits for nobody and " +
+		"keeps only what is saved")
 
 // timer is By when a session has rested for long enough, or its sandbox is too old.
 var timer = By{Actor: "server", Rule: "the environment's lifecycle"}
@@ -115,7 +120,8 @@ func because(why string) reason { return func(outboard.Sandbox, outboard.Header)
 
 // recordRest writes to the audit what is about to happen to a session's sandbox. When that fails, nothing
 // happens to it.
-func (f *Fleet) recordRest(ctx context.Context, row *outboard.Sandbox, org outboard.OrgID, by By, action, why string) error {
+func (f *Fleet) recordRest(ctx context.Context, row *outboard.Sandbox, org outboard.OrgID, by By, action,
+	why string) error {
 	detail, err := json.Marshal(map[string]string{"session": string(row.Session), "why": why})
 	if err != nil {
 		return outboard.Errorf(outboard.Internal, "encoding an audit record: %w", err)
@@ -139,7 +145,8 @@ func (f *Fleet) StopSandbox(ctx context.Context, id outboard.SandboxID, by strin
 	case stateLive, stateStopping:
 		again := time.Now().Add(stopPatience)
 		for err = errUsed; errors.Is(err, errUsed) && ctx.Err() == nil && time.Now().Before(again); {
-			if err = f.stop(ctx, id, By{}, because("it was stopped by "+by+"; its files were kept")); errors.Is(err, errUsed) {
+			if err = f.stop(ctx, id, By{}, because("it was stopped by "+by+"; its files were kept")); errors.Is(err,
+				errUsed) {
 				time.Sleep(stopLook) // whoever lets it go does not tell
 			}
 		}
@@ -164,7 +171,8 @@ func (f *Fleet) rowHere(ctx context.Context, id outboard.SandboxID) (outboard.Sa
 	case row.Host != f.cfg.Host:
 		return row, f.away(ctx, "sandbox "+string(id), row.Host, "outboard sandbox kill "+string(id))
 	case !f.made(row):
-		return row, outboard.Errorf(outboard.Unavailable, "sandbox %s is on host %s, made by %s", id, row.Host, row.Provider)
+		return row, outboard.Errorf(outboard.Unavailable, "sandbox %s is on host %s, made by %s", id, row.Host,
+			row.Provider)
 	case row.Session == "":
 		return row, outboard.Errorf(outboard.Invalid, "sandbox %s belongs to a box", id).WithHint("outboard box ls")
 	}
@@ -172,7 +180,8 @@ func (f *Fleet) rowHere(ctx context.Context, id outboard.SandboxID) (outboard.Sa
 }
 
 // claim takes a sandbox that nobody uses, with its newest row and its session's header. release gives it back.
-func (f *Fleet) claim(ctx context.Context, id outboard.SandboxID) (row outboard.Sandbox, h outboard.Header, release func(), err error) {
+func (f *Fleet) claim(ctx context.Context,
+	id outboard.SandboxID) (row outboard.Sandbox, h outboard.Header, release func(), err error) {
 	if row, err = f.cfg.Store.Sandbox(ctx, id); err != nil {
 		return row, h, nil, err
 	}
@@ -261,7 +270,8 @@ func (f *Fleet) part(ctx context.Context, row outboard.Sandbox, h *outboard.Head
 	commit := store.Commit{Session: row.Session, Expect: h.Head, Checkpoint: c}
 	if c != nil {
 		said.Restore = c.ID
-		commit.Events = append(commit.Events, outboard.NewEvent(h.Thread, &outboard.CheckpointCreated{Checkpoint: c.ID, Bytes: c.Delta.Size}))
+		commit.Events = append(commit.Events, outboard.NewEvent(h.Thread,
+			&outboard.CheckpointCreated{Checkpoint: c.ID, Bytes: c.Delta.Size}))
 	}
 	commit.Events = append(commit.Events, outboard.NewEvent(h.Thread, said))
 	_, err = f.cfg.Store.Commit(ctx, commit)
@@ -272,7 +282,8 @@ func (f *Fleet) part(ctx context.Context, row outboard.Sandbox, h *outboard.Head
 }
 
 // lastWords makes a checkpoint of a machine that nobody uses.
-func (f *Fleet) lastWords(ctx context.Context, row outboard.Sandbox, epoch int64, parent outboard.CheckpointID) (*outboard.Checkpoint, error) {
+func (f *Fleet) lastWords(ctx context.Context, row outboard.Sandbox, epoch int64,
+	parent outboard.CheckpointID) (*outboard.Checkpoint, error) {
 	octx, cancel := context.WithTimeout(ctx, OpenTimeout)
 	defer cancel()
 	sb, err := f.cfg.Provider.Open(octx, row.ID)
@@ -289,7 +300,8 @@ func (f *Fleet) lastWords(ctx context.Context, row outboard.Sandbox, epoch int64
 			return nil, err
 		}
 	}
-	return f.Checkpoint(ctx, &Lease{Sandbox: m, session: row.Session, use: &use{machine: m}}, row.Session, epoch, parent, "")
+	return f.Checkpoint(ctx, &Lease{Sandbox: m, session: row.Session, use: &use{machine: m}}, row.Session, epoch,
+		parent, "")
 }
 
 // dropStopped gives up the files of a stopped sandbox on this host, once they are stored.
@@ -309,7 +321,8 @@ func (f *Fleet) dropStopped(ctx context.Context, row outboard.Sandbox) error {
 			return err // later
 		}
 	}
-	if err := f.recordRest(ctx, &row, h.Org, timer, "sandbox.drop", "it was stopped long ago; checkpoint "+cmp.Or(string(at), "none")+" is kept"); err != nil {
+	if err := f.recordRest(ctx, &row, h.Org, timer, "sandbox.drop",
+		"it was stopped long ago; checkpoint "+cmp.Or(string(at), "none")+" is kept"); err != nil {
 		return err
 	}
 	f.log.Info("sandbox dropped", "session", row.Session, "sandbox", row.ID, "checkpoint", at)
@@ -382,7 +395,8 @@ func (f *Fleet) reapStopped(ctx context.Context, row outboard.Sandbox) error {
 }
 
 // savedTypes are the events that say what state the workspace is in.
-var savedTypes = []outboard.EventType{outboard.TypeCallFinished, outboard.TypeCheckpointCreated, outboard.TypeSandboxLost,
+var savedTypes = []outboard.EventType{outboard.TypeCallFinished, outboard.TypeCheckpointCreated,
+	outboard.TypeSandboxLost,
 	outboard.TypeSessionRewound, outboard.TypeSessionForked}
 
 // savedAt returns the newest saved state of a session's workspace, or "".

@@ -59,7 +59,8 @@ func TestStopAndDrop(t *testing.T) {
 		t.Errorf("stopped at %s, kept %v", last, here.Keeps(last))
 	}
 	note := st.History[len(st.History)-1].Content[0].Text
-	if !strings.Contains(note, "stopped after 1h0m0s without a turn") || !strings.Contains(note, "processes and shell state are gone") {
+	if !strings.Contains(note, "stopped after 1h0m0s without a turn") ||
+		!strings.Contains(note, "processes and shell state are gone") {
 		t.Errorf("the model is told %q", note)
 	}
 	clock = clock.Add(48 * time.Hour)
@@ -68,7 +69,8 @@ func TestStopAndDrop(t *testing.T) {
 		t.Errorf("dropped before it was durable: %+v", row)
 	}
 	again := r.acquire(t, f, id)
-	if out := r.bash(t, again, "cat /workspace/a /workspace/b; pgrep sleep || true"); out != "saved\nlate\n" || again.Generation() == b.Generation() || again.Lost != nil {
+	if out := r.bash(t, again, "cat /workspace/a /workspace/b; pgrep sleep || true"); out != "saved\nlate\n" ||
+		again.Generation() == b.Generation() || again.Lost != nil {
 		t.Errorf("resumed with %q, lost %+v", out, again.Lost)
 	}
 	restAll(t, f)
@@ -113,7 +115,8 @@ func TestLifecycleOfEnvironment(t *testing.T) {
 		release(t, f, b)
 		return b.ID()
 	}
-	off, old := lives(outboard.Lifecycle{StopAfterSec: -1, DropAfterSec: -1}), lives(outboard.Lifecycle{StopAfterSec: -1, DropAfterSec: -1, MaxAgeSec: 60})
+	off, old := lives(outboard.Lifecycle{StopAfterSec: -1,
+		DropAfterSec: -1}), lives(outboard.Lifecycle{StopAfterSec: -1, DropAfterSec: -1, MaxAgeSec: 60})
 	dropped := lives(outboard.Lifecycle{StopAfterSec: -1, DropAfterSec: 3600})
 	for _, want := range []string{stateLive, stateDestroyed} {
 		clock = clock.Add(31 * time.Minute)
@@ -125,7 +128,8 @@ func TestLifecycleOfEnvironment(t *testing.T) {
 	}
 	clock = clock.Add(time.Hour * 100)
 	restAll(t, f)
-	if a, b := r.row(t, off).State, r.row(t, old); a != stateLive || b.State != stateStopped || !strings.Contains(b.Why, "older than 1m0s") {
+	if a, b := r.row(t, off).State, r.row(t, old); a != stateLive || b.State != stateStopped ||
+		!strings.Contains(b.Why, "older than 1m0s") {
 		t.Errorf("switched off: %s, aged: %+v", a, b)
 	}
 	if out := r.bash(t, r.acquire(t, f, r.row(t, old).Session), "cat a"); out != "kept\n" {
@@ -156,7 +160,8 @@ func TestStopKilled(t *testing.T) {
 		ids[i] = r.machine(t, s, stateStopping, tt.exists)
 		logReady(t, r, s, ids[i])
 		if tt.lost {
-			r.append(t, store.Commit{Session: s}, &outboard.SandboxLost{Sandbox: ids[i], Generation: "gen", Reason: "it was stopped"})
+			r.append(t, store.Commit{Session: s}, &outboard.SandboxLost{Sandbox: ids[i], Generation: "gen",
+				Reason: "it was stopped"})
 		}
 	}
 	f := r.fleet()
@@ -257,12 +262,15 @@ func TestQuota(t *testing.T) {
 	if len(made) != 3 || len(refused) != 5 {
 		t.Fatalf("%d made, %d refused", len(made), len(refused))
 	}
-	if err := <-refused; outboard.KindOf(err) != outboard.Exhausted || !strings.Contains(err.Error(), "environment env_1 has 3 sandboxes alive, and may have 3 (sandbox.max_sandboxes_per_environment of the server") {
+	if err := <-refused; outboard.KindOf(err) != outboard.Exhausted ||
+		!strings.Contains(err.Error(), "environment env_1 has 3 sandboxes alive, and may have 3 "+
+			"(sandbox.max_sandboxes_per_environment of the server") {
 		t.Errorf("refused: %v", err)
 	}
 	own := r.request(t, r.session(t))
 	own.Config.Environment, own.Config.Env.Lifecycle.MaxSandboxes = "env_1", 2
-	if _, err := f.Acquire(t.Context(), own); err == nil || !strings.Contains(err.Error(), "may have 2 (config.outboard.lifecycle.max_sandboxes of the environment)") {
+	if _, err := f.Acquire(t.Context(), own); err == nil || !strings.Contains(err.Error(),
+		"may have 2 (config.outboard.lifecycle.max_sandboxes of the environment)") {
 		t.Errorf("by the environment's own limit: %v", err)
 	}
 	req := r.request(t, r.session(t))
@@ -273,9 +281,11 @@ func TestQuota(t *testing.T) {
 	}
 	made <- b
 	for i := range 3 {
-		box := outboard.Box{ID: outboard.NewBoxID(), Owner: "apikey_1", Env: outboard.EnvConfig{Kind: "cloud"}, EndAt: time.Now().Add(time.Hour)}
+		box := outboard.Box{ID: outboard.NewBoxID(), Owner: "apikey_1", Env: outboard.EnvConfig{Kind: "cloud"},
+			EndAt: time.Now().Add(time.Hour)}
 		_, err := f.CreateBox(t.Context(), box, outboard.BlobRef{})
-		if full := i == 2; full != (outboard.KindOf(err) == outboard.Exhausted && strings.Contains(err.Error(), "owner apikey_1 has 3")) {
+		if full := i == 2; full != (outboard.KindOf(err) == outboard.Exhausted &&
+			strings.Contains(err.Error(), "owner apikey_1 has 3")) {
 			t.Errorf("box %d: %v", i, err)
 		}
 	}
@@ -327,7 +337,8 @@ func TestMachineAudit(t *testing.T) {
 			got = append(got, a.Org+" "+a.Action+" "+a.Actor+" "+a.Resource)
 		}
 	}
-	want := []string{"org_1 sandbox.create " + string(b.session) + " " + string(b.ID()), "org_1 sandbox.create " + string(box.Machine) + " " + string(box.Machine)}
+	want := []string{"org_1 sandbox.create " + string(b.session) + " " + string(b.ID()), "org_1 sandbox.create " +
+		string(box.Machine) + " " + string(box.Machine)}
 	if !slices.Equal(got, want) {
 		t.Errorf("the audit says\n%q, want\n%q", got, want)
 	}

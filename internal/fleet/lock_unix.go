@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// lockShared takes a shared lock, waiting for an exclusive one to end. flock cannot be interrupted, so it asks again and again;
-// a holder keeps an exclusive lock for the milliseconds of a freeze, or at most DestroyTimeout.
+// lockShared takes a shared lock, waiting for an exclusive one to end. flock cannot be interrupted, so it asks
+// again and again; a holder keeps an exclusive lock for the milliseconds of a freeze, or at most DestroyTimeout.
 func lockShared(ctx context.Context, f *os.File) error {
 	const again = 5 * time.Millisecond
 	for {

@@ -113,9 +113,10 @@ func (m *machine) Wait(ctx context.Context, key string, epoch int64) (guest.Resu
 
 // Follow implements sandbox.Sandbox.
 func (m *machine) Follow(ctx context.Context, key string, epoch int64, line func(string)) (guest.Result, error) {
-	return m.result(ctx, key, "wait", outboard.MaxBashTimeout+WaitGrace, func(ctx context.Context) (guest.Result, error) {
-		return m.Sandbox.Follow(ctx, key, epoch, line)
-	})
+	return m.result(ctx, key, "wait", outboard.MaxBashTimeout+WaitGrace,
+		func(ctx context.Context) (guest.Result, error) {
+			return m.Sandbox.Follow(ctx, key, epoch, line)
+		})
 }
 
 // Kill implements sandbox.Sandbox.
@@ -125,7 +126,8 @@ func (m *machine) Kill(ctx context.Context, key string, epoch int64) (guest.Resu
 	})
 }
 
-func (m *machine) result(ctx context.Context, key, op string, d time.Duration, call func(context.Context) (guest.Result, error)) (res guest.Result, err error) {
+func (m *machine) result(ctx context.Context, key, op string, d time.Duration,
+	call func(context.Context) (guest.Result, error)) (res guest.Result, err error) {
 	m.track(key, guest.Result{State: guest.StateRunning}) // until the guest says otherwise; an error says nothing
 	err = m.timed(ctx, op, d, func(ctx context.Context) error {
 		var err error
@@ -164,7 +166,8 @@ func (m *machine) Save(ctx context.Context, s guest.Save, w io.Writer) (saved gu
 
 // Load implements sandbox.Sandbox.
 func (m *machine) Load(ctx context.Context, label string, r io.Reader) error {
-	return m.timed(ctx, "load", TransferTimeout, func(ctx context.Context) error { return m.Sandbox.Load(ctx, label, r) })
+	return m.timed(ctx, "load", TransferTimeout,
+		func(ctx context.Context) error { return m.Sandbox.Load(ctx, label, r) })
 }
 
 // Put implements sandbox.Sandbox.

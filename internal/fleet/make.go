@@ -21,7 +21,8 @@ import (
 func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Lease) error {
 	cur := *r.Current
 	b.Ready = cur
-	if s.cur != nil && s.cur.machine.ID() == cur.Sandbox && s.cur.machine.Generation() == cur.Generation && s.cur.machine.usable() {
+	if s.cur != nil && s.cur.machine.ID() == cur.Sandbox && s.cur.machine.Generation() == cur.Generation &&
+		s.cur.machine.usable() {
 		if err := f.mount(ctx, s.cur.machine, r, false); err == nil || s.cur.machine.usable() {
 			b.use = s.cur
 			return noDiskSpace(err, r.Config.Env.Limits.DiskBytes)
@@ -38,7 +39,8 @@ func (f *Fleet) attach(ctx context.Context, s *slot, r Request, b *Lease) error 
 	case row.Host != f.cfg.Host:
 		return f.lose(ctx, r, b, nil, fmt.Sprintf("it is on another host, %s", row.Host))
 	case !f.made(row):
-		return f.lose(ctx, r, b, nil, fmt.Sprintf("it was made by provider %s, and this server uses %s", row.Provider, f.cfg.Provider.Name()))
+		return f.lose(ctx, r, b, nil, fmt.Sprintf("it was made by provider %s, and this server uses %s", row.Provider,
+			f.cfg.Provider.Name()))
 	}
 	u, reason, err := f.open(ctx, cur)
 	if err != nil {
@@ -95,7 +97,8 @@ func (f *Fleet) open(ctx context.Context, cur outboard.SandboxReady) (*use, stri
 	if err != nil {
 		f.letGo(h)
 		if ctx.Err() != nil {
-			return nil, "", outboard.Errorf(outboard.Canceled, "opening sandbox %s: %w", cur.Sandbox, context.Cause(ctx))
+			return nil, "", outboard.Errorf(outboard.Canceled, "opening sandbox %s: %w", cur.Sandbox,
+				context.Cause(ctx))
 		}
 		if sandbox.Gone(err) {
 			return nil, goneBy(err), nil
@@ -262,7 +265,8 @@ func (f *Fleet) introduce(b *Lease, row outboard.Sandbox, r Request, st stack) {
 	}
 	m.defaults = visits(&b.Ready)
 	if b.Ready.Note = st.unheeded(b.Ready.User); b.Ready.Note != "" {
-		f.log.Warn("the user of an image or template does not hold", "session", r.Session, "sandbox", row.ID, "note", b.Ready.Note)
+		f.log.Warn("the user of an image or template does not hold", "session", r.Session, "sandbox", row.ID, "note",
+			b.Ready.Note)
 	}
 	f.log.Info("sandbox ready", "session", r.Session, "sandbox", row.ID, "from", r.Checkpoint)
 }
@@ -300,7 +304,8 @@ func (f *Fleet) furnish(ctx context.Context, m *machine, r Request, st stack, fr
 // made, for an organization. A row without a state was refused.
 func (f *Fleet) add(ctx context.Context, row *outboard.Sandbox, org outboard.OrgID, env outboard.EnvConfig) error {
 	row.State, row.UpdatedAt = stateCreating, f.now()
-	err := f.cfg.Store.AddSandbox(ctx, *row, store.Quota{Environment: f.lifecycle(env).MaxSandboxes, Own: env.Lifecycle.MaxSandboxes > 0,
+	err := f.cfg.Store.AddSandbox(ctx, *row, store.Quota{Environment: f.lifecycle(env).MaxSandboxes,
+		Own:   env.Lifecycle.MaxSandboxes > 0,
 		Owner: f.cfg.MaxPerOwner})
 	if outboard.KindOf(err) == outboard.Exhausted {
 		row.State = ""
@@ -312,7 +317,8 @@ func (f *Fleet) add(ctx context.Context, row *outboard.Sandbox, org outboard.Org
 }
 
 // create makes the machine. vars are in the environment of all its processes.
-func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, cfg outboard.SessionConfig, st stack, vars map[string]string, from origin) (sandbox.Sandbox, error) {
+func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, cfg outboard.SessionConfig, st stack,
+	vars map[string]string, from origin) (sandbox.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, CreateTimeout)
 	defer cancel()
 	all := map[string]string{"OUTBOARD_SANDBOX": string(row.ID)} // a command's marks can name where it ran
@@ -352,7 +358,8 @@ func (f *Fleet) create(ctx context.Context, row outboard.Sandbox, cfg outboard.S
 }
 
 // environment is what the credentials of a session put into its sandbox.
-func (f *Fleet) environment(ctx context.Context, id outboard.SessionID, cfg outboard.SessionConfig) (map[string]string, error) {
+func (f *Fleet) environment(ctx context.Context, id outboard.SessionID,
+	cfg outboard.SessionConfig) (map[string]string, error) {
 	if f.cfg.Environment == nil || len(cfg.VaultIDs) == 0 {
 		return nil, nil
 	}
@@ -533,7 +540,8 @@ func mountPath(res outboard.Resource) (string, error) {
 	}
 	clean := path.Clean(p)
 	if !strings.HasPrefix(clean, sandbox.Uploads+"/") || strings.ContainsRune(clean, 0) {
-		return "", outboard.Errorf(outboard.Invalid, "resource %s: mount path %q is not below %s", res.ID, res.MountPath, sandbox.Uploads)
+		return "", outboard.Errorf(outboard.Invalid, "resource %s: mount path %q is not below %s", res.ID,
+			res.MountPath, sandbox.Uploads)
 	}
 	return clean, nil
 }

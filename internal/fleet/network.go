@@ -13,11 +13,13 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// Network is the egress gateway, as the fleet sees it. Its methods do not block on a sandbox, and may be called again for the same one.
+// Network is the egress gateway, as the fleet sees it. Its methods do not block on a sandbox, and may be called
+// again for the same one.
 type Network interface {
 	// Prepare returns the certificate that a sandbox which is about to be made must trust.
 	Prepare(id outboard.SandboxID) ([]byte, error)
-	// Attach serves the connections of a living sandbox by the rules of a session; a raw sandbox has none, and cfg its environment.
+	// Attach serves the connections of a living sandbox by the rules of a session; a raw sandbox has none, and
+	// cfg its environment.
 	Attach(id outboard.SandboxID, session outboard.SessionID, cfg outboard.SessionConfig)
 	// AttachBox is Attach for the sandbox of a box: whatever its row allows, within the server's bound on boxes.
 	AttachBox(id outboard.SandboxID, b outboard.Box)
@@ -25,7 +27,8 @@ type Network interface {
 	Detach(id outboard.SandboxID)
 }
 
-// network is what a new sandbox needs to reach the gateway: nil where there is none, where the provider cannot, and for an air gap.
+// network is what a new sandbox needs to reach the gateway: nil where there is none, where the provider cannot,
+// and for an air gap.
 func (f *Fleet) network(id outboard.SandboxID, n outboard.Networking) (*sandbox.Network, error) {
 	if !f.networked(n) {
 		return nil, nil
@@ -40,8 +43,9 @@ func (f *Fleet) network(id outboard.SandboxID, n outboard.Networking) (*sandbox.
 // maxGitHosts bounds the hosts of gitByHTTPS, each of which is six variables.
 const maxGitHosts = 16
 
-// gitByHTTPS are variables by which git asks hosts over HTTPS that a lock file names by SSH, which nothing leaves by: those that the networking
-// allows by name. The best known are in the system's configuration of git, which these are added to.
+// gitByHTTPS are variables by which git asks hosts over HTTPS that a lock file names by SSH, which nothing
+// leaves by: those that the networking allows by name. The best known are in the system's configuration of git,
+// which these are added to.
 func gitByHTTPS(n outboard.Networking) map[string]string {
 	bases := map[string]string{} // by host
 	add := func(host string, port int) {
@@ -87,7 +91,8 @@ func (f *Fleet) networked(n outboard.Networking) bool {
 	return able && f.cfg.Network != nil && (n.Mode == "limited" || n.Mode == "unrestricted")
 }
 
-// reconnect serves the sandboxes that an earlier process of this host left alive: what runs in them does not wait for a turn.
+// reconnect serves the sandboxes that an earlier process of this host left alive: what runs in them does not
+// wait for a turn.
 func (f *Fleet) reconnect(ctx context.Context) error {
 	if f.cfg.Network == nil || f.cfg.Provider == nil {
 		return nil
@@ -128,7 +133,8 @@ func (f *Fleet) reconnectBox(ctx context.Context, id outboard.SandboxID) {
 	}
 }
 
-// boxNetworking is how a box's machine is made: with a way to the gateway, which knows what the box may reach, or with none.
+// boxNetworking is how a box's machine is made: with a way to the gateway, which knows what the box may reach,
+// or with none.
 func (f *Fleet) boxNetworking(b *outboard.Box) outboard.Networking {
 	if b.NoNetwork || f.cfg.BoxesOffline {
 		return outboard.Networking{Mode: "none"}

@@ -42,14 +42,17 @@ apt-get update -q -o APT::Sandbox::User=root
 apt-get install -y -q --no-install-recommends -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 -- "$@"
 rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/apt/archives/*.deb`}},
 	{"cargo", manager{program: "cargo", script: `exec cargo install --root ` + packagesDir + ` -- "$@"`}},
-	{"gem", manager{program: "gem", script: `exec gem install --no-document --install-dir ` + packagesDir + `/gems --bindir ` + packagesDir + `/bin -- "$@"`,
+	{"gem", manager{program: "gem", script: `exec gem install --no-document --install-dir ` + packagesDir +
+		`/gems --bindir ` + packagesDir + `/bin -- "$@"`,
 		env: map[string]string{"GEM_PATH": packagesDir + "/gems"}}},
 	{"go", manager{program: "go", mirror: "GOPROXY", script: `set -e; export GOBIN=` + packagesDir + `/bin GOFLAGS=-modcacherw
 for p in "$@"; do case "$p" in *@*) go install "$p";; *) go install "$p@latest";; esac; done`}},
-	{"npm", manager{program: "npm", mirror: "NPM_CONFIG_REGISTRY", script: `exec npm install --global --prefix ` + packagesDir + ` --no-audit --no-fund --no-update-notifier -- "$@"`,
+	{"npm", manager{program: "npm", mirror: "NPM_CONFIG_REGISTRY", script: `exec npm install --global --prefix ` +
+		packagesDir + ` --no-audit --no-fund --no-update-notifier -- "$@"`,
 		env: map[string]string{"NODE_PATH": packagesDir + "/lib/node_modules"}}},
-	{"pip", manager{program: "python3", mirror: "PIP_INDEX_URL", script: `exec python3 -m pip install --no-input --disable-pip-version-check --root-user-action=ignore --target ` + packagesDir + `/python -- "$@"`,
-		env: map[string]string{"PYTHONPATH": packagesDir + "/python"}}},
+	{"pip", manager{program: "python3", mirror: "PIP_INDEX_URL",
+		script: `exec python3 -m pip install --no-input --disable-pip-version-check --root-user-action=ignore --target ` + packagesDir + `/python -- "$@"`,
+		env:    map[string]string{"PYTHONPATH": packagesDir + "/python"}}},
 }
 
 // packagesPath is searched for programs first, where packages are installed.
@@ -58,11 +61,13 @@ const packagesPath = packagesDir + "/bin:" + packagesDir + "/python/bin"
 // packages adds a layer with the packages of an environment to a stack.
 func (f *Fleet) packages(ctx context.Context, st *stack, env outboard.EnvConfig) error {
 	if st.rootfs != "" && st.rootfs != "host" && st.rootfs != sandbox.Bare {
-		return outboard.Errorf(outboard.Invalid, "packages are not installed over the directory or archive %q of this server", st.rootfs).
+		return outboard.Errorf(outboard.Invalid, "packages are not installed over the directory or archive %q of "+
+			"this server", st.rootfs).
 			WithHint("use an image as the environment's root file system, or the host's programs")
 	}
 	if len(env.Packages["apt"]) > 0 && st.rootfs != sandbox.Bare {
-		return outboard.Errorf(outboard.Invalid, "apt packages need an image: what sandboxes show of the host's programs is shared and not written to").
+		return outboard.Errorf(outboard.Invalid, "apt packages need an image: what sandboxes show of the host's "+
+			"programs is shared and not written to").
 			WithHint("set config.outboard.image of the environment, for example to debian:stable-slim")
 	}
 	key, err := packagesKey(*st, env.Packages)
@@ -83,7 +88,8 @@ func (f *Fleet) packages(ctx context.Context, st *stack, env outboard.EnvConfig)
 				maps.Copy(note.Env, pm.env)
 			}
 		}
-		_, _, err := command(ctx, m, ProcessStart{Argv: []string{"/bin/sh", "-c", "rm -rf " + scratch}, User: "root", Cwd: "/"})
+		_, _, err := command(ctx, m, ProcessStart{Argv: []string{"/bin/sh", "-c", "rm -rf " + scratch}, User: "root",
+			Cwd: "/"})
 		return note, err
 	})
 	st.path = packagesPath
@@ -106,11 +112,13 @@ func packagesKey(st stack, packages map[string][]string) (string, error) {
 		}
 		host = string(release)
 	}
-	key, err := json.Marshal(map[string]any{"packages": sorted, "layers": st.layers, "host": host, "version": packagesVersion})
+	key, err := json.Marshal(map[string]any{"packages": sorted, "layers": st.layers, "host": host,
+		"version": packagesVersion})
 	return string(key), err
 }
 
-// packageNetwork is the network of the build alone: what package managers fetch from, and the mirrors that the operator names.
+// packageNetwork is the network of the build alone: what package managers fetch from, and the mirrors that the
+// operator names.
 func (f *Fleet) packageNetwork(env outboard.EnvConfig) (outboard.EnvConfig, map[string]string, error) {
 	out := outboard.EnvConfig{Kind: env.Kind, Isolation: env.Isolation, Limits: env.Limits,
 		Networking: outboard.Networking{Mode: "limited", AllowPackageManagers: true}}
@@ -138,22 +146,27 @@ func (f *Fleet) packageNetwork(env outboard.EnvConfig) (outboard.EnvConfig, map[
 
 // install runs one package manager as the machine's root.
 func install(ctx context.Context, m *machine, name string, pm manager, vars map[string]string, list []string) error {
-	code, _, err := command(ctx, m, ProcessStart{Argv: []string{"/bin/sh", "-c", "mkdir -p " + scratch + " " + packagesDir + "/bin && command -v " + pm.program}, User: "root", Cwd: "/"})
+	code, _, err := command(ctx, m,
+		ProcessStart{Argv: []string{"/bin/sh", "-c", "mkdir -p " + scratch + " " + packagesDir + "/bin && command -v " +
+			pm.program}, User: "root", Cwd: "/"})
 	if err != nil {
 		return fmt.Errorf("looking for %s: %w", pm.program, err)
 	}
 	if code != 0 {
-		return outboard.Errorf(outboard.Invalid, "installing the %s packages of the environment: there is no %s in its root file system", name, pm.program).
+		return outboard.Errorf(outboard.Invalid, "installing the %s packages of the environment: there is no %s in "+
+			"its root file system", name, pm.program).
 			WithHint("use an image that has it, or list what brings it under apt")
 	}
 	env := map[string]string{"HOME": scratch, "TMPDIR": scratch}
 	maps.Copy(env, vars)
-	code, said, err := command(ctx, m, ProcessStart{Argv: append([]string{"/bin/sh", "-c", pm.script, name}, list...), User: "root", Cwd: scratch, Env: env})
+	code, said, err := command(ctx, m, ProcessStart{Argv: append([]string{"/bin/sh", "-c", pm.script, name}, list...),
+		User: "root", Cwd: scratch, Env: env})
 	if err != nil {
 		return fmt.Errorf("running %s: %w", name, err)
 	}
 	if code != 0 {
-		return outboard.Errorf(outboard.Invalid, "installing the %s packages of the environment (%s): %s ended with status %d%s",
+		return outboard.Errorf(outboard.Invalid, "installing the %s packages of the environment (%s): %s ended with "+
+			"status %d%s",
 			name, strings.Join(list, " "), name, code, andSaid(said))
 	}
 	return nil

@@ -40,7 +40,8 @@ func npmServer(t *testing.T) (address string, asked *atomic.Int64) {
 	tw := tar.NewWriter(zw)
 	for name, data := range map[string]string{"package/package.json": `{"name":"greet","version":"1.0.0","bin":{"greet":"greet.js"}}`,
 		"package/greet.js": "#!/usr/bin/env node\nconsole.log('hello from a package')\n"} {
-		if err := tw.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(data))}); err != nil {
+		if err := tw.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755,
+			Size: int64(len(data))}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.WriteString(tw, data); err != nil {
@@ -112,7 +113,8 @@ func boxWith(t *testing.T, f *Fleet, env outboard.EnvConfig, argv ...string) (st
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	_, exit, err := m.StartProcess(t.Context(), ProcessStart{Argv: argv}, func(e ProcessEvent) error { out.Write(e.Data); return nil })
+	_, exit, err := m.StartProcess(t.Context(), ProcessStart{Argv: argv},
+		func(e ProcessEvent) error { out.Write(e.Data); return nil })
 	if err != nil || exit.Code != 0 {
 		t.Errorf("%v: %+v, %v: %s", argv, exit, err, out.String())
 	}
@@ -122,8 +124,8 @@ func boxWith(t *testing.T, f *Fleet, env outboard.EnvConfig, argv ...string) (st
 	return out.String(), nil
 }
 
-// If this failed, an environment's packages would not be there, be installed for every sandbox again, leave the network open for what
-// uses them, or fail without a word why.
+// If this failed, an environment's packages would not be there, be installed for every sandbox again, leave the
+// network open for what uses them, or fail without a word why.
 func TestPackages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a package manager takes seconds")
@@ -139,7 +141,8 @@ func TestPackages(t *testing.T) {
 	}{
 		{outboard.EnvConfig{Packages: map[string][]string{"npm": {"absent-package"}}}, "404"},
 		{outboard.EnvConfig{Packages: map[string][]string{"apt": {"jq"}}}, "apt packages need an image"},
-		{outboard.EnvConfig{Packages: map[string][]string{"npm": {"greet"}}, Image: imageServer(t, v1.Config{}, map[string]string{"etc/passwd": "root:x:0:0::/:/bin/sh\n"})}, "/bin/sh"},
+		{outboard.EnvConfig{Packages: map[string][]string{"npm": {"greet"}},
+			Image: imageServer(t, v1.Config{}, map[string]string{"etc/passwd": "root:x:0:0::/:/bin/sh\n"})}, "/bin/sh"},
 	} {
 		c.env.Kind, c.env.Networking.Mode = "cloud", "none"
 		if _, err := boxWith(t, f, c.env, "true"); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -151,7 +154,8 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// If this failed, an environment with packages could not have another isolation than namespaces, or would not find its packages there.
+// If this failed, an environment with packages could not have another isolation than namespaces, or would not
+// find its packages there.
 func TestPackagesInContainers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a package manager takes seconds")
@@ -199,10 +203,13 @@ func needNPM(t *testing.T) {
 // installOnce uses the same packages twice, in sandboxes without a network.
 func installOnce(t *testing.T, f *Fleet, asked *atomic.Int64) {
 	t.Helper()
-	env := outboard.EnvConfig{Kind: "cloud", Packages: map[string][]string{"npm": {"greet@1.0.0"}, "pip": {}}, Networking: outboard.Networking{Mode: "none"}}
+	env := outboard.EnvConfig{Kind: "cloud", Packages: map[string][]string{"npm": {"greet@1.0.0"}, "pip": {}},
+		Networking: outboard.Networking{Mode: "none"}}
 	for _, list := range [][]string{{"greet@1.0.0"}, {"greet@1.0.0", "greet@1.0.0"}} { // the same list
 		env.Packages["npm"] = list
-		out, err := boxWith(t, f, env, "/bin/sh", "-c", "greet; node -e \"console.log(require.resolve('greet/greet.js'))\"; ls /var/tmp; test -w /opt/outboard || echo read-only")
+		out, err := boxWith(t, f, env, "/bin/sh", "-c",
+			"greet; node -e \"console.log(require.resolve('greet/greet.js'))\"; ls /var/tmp; test -w /opt/outboard "+
+				"|| echo read-only")
 		if err != nil {
 			t.Fatal(err)
 		}

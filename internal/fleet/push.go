@@ -8,9 +8,10 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// Where the provider keeps layers, a checkpoint is made in two steps. Push makes what changed a layer on this host, which takes as
-// long in a large workspace as in an empty one; the row that is committed with the call's outcome says so (Checkpoint.Host). Then
-// the keeper stores what the layer changed, off the turn's path, and settles the row: from there any host can restore it.
+// Where the provider keeps layers, a checkpoint is made in two steps. Push makes what changed a layer on this
+// host, which takes as long in a large workspace as in an empty one; the row that is committed with the call's
+// outcome says so (Checkpoint.Host). Then the keeper stores what the layer changed, off the turn's path, and
+// settles the row: from there any host can restore it.
 
 // layers returns what the provider can do with layers, or nil.
 func (f *Fleet) layers() sandbox.Layers {
@@ -22,7 +23,8 @@ func (f *Fleet) layers() sandbox.Layers {
 }
 
 // push makes a checkpoint of layers. ok is false where the machine has none. m.saving is held.
-func (f *Fleet) push(ctx context.Context, m *machine, c *outboard.Checkpoint, parent outboard.CheckpointID) (saved *outboard.Checkpoint, ok bool, err error) {
+func (f *Fleet) push(ctx context.Context, m *machine, c *outboard.Checkpoint,
+	parent outboard.CheckpointID) (saved *outboard.Checkpoint, ok bool, err error) {
 	l, can := m.Sandbox.(sandbox.Layered)
 	layers := f.layers()
 	if !can || layers == nil {
@@ -61,9 +63,10 @@ func (f *Fleet) push(ctx context.Context, m *machine, c *outboard.Checkpoint, pa
 	return c, true, nil
 }
 
-// base finds the newest state before id that id's layers lie on, for the delta to be small. "": the delta is the whole workspace,
-// because there is none or the chain is long.
-func (f *Fleet) base(ctx context.Context, m *machine, layers sandbox.Layers, id, prior outboard.CheckpointID) (outboard.CheckpointID, int, error) {
+// base finds the newest state before id that id's layers lie on, for the delta to be small. "": the delta is the
+// whole workspace, because there is none or the chain is long.
+func (f *Fleet) base(ctx context.Context, m *machine, layers sandbox.Layers, id,
+	prior outboard.CheckpointID) (outboard.CheckpointID, int, error) {
 	for range MaxChain {
 		if prior == "" {
 			break
@@ -100,14 +103,15 @@ type origin struct {
 	lost       string
 }
 
-// origin finds out what can be restored of a checkpoint. Where neither its layers are here nor its delta is stored, it is the
-// newest state before it that is, and lost says so.
+// origin finds out what can be restored of a checkpoint. Where neither its layers are here nor its delta is
+// stored, it is the newest state before it that is, and lost says so.
 func (f *Fleet) origin(ctx context.Context, id outboard.CheckpointID) (origin, error) {
 	wanted, layers := id, f.layers()
 	for skipped := 0; id != ""; skipped++ {
 		o := origin{checkpoint: id}
 		if skipped > 0 {
-			o.lost = fmt.Sprintf("the files as of checkpoint %s were only on the host that is lost; %d calls that changed files are undone", wanted, skipped)
+			o.lost = fmt.Sprintf("the files as of checkpoint %s were only on the host that is lost; %d calls that "+
+				"changed files are undone", wanted, skipped)
 		}
 		if layers != nil && layers.Keeps(id) {
 			o.local = true
@@ -139,7 +143,8 @@ func (f *Fleet) origin(ctx context.Context, id outboard.CheckpointID) (origin, e
 	return origin{lost: "the files were only on the host that is lost, and nothing was saved elsewhere"}, nil
 }
 
-// relayer makes the layers of what was just restored, where the machine has layers: what comes next is then a small delta of it.
+// relayer makes the layers of what was just restored, where the machine has layers: what comes next is then a
+// small delta of it.
 func (f *Fleet) relayer(ctx context.Context, m *machine, id outboard.CheckpointID) error {
 	l, can := m.Sandbox.(sandbox.Layered)
 	layers := f.layers()
@@ -159,6 +164,7 @@ func (f *Fleet) relayer(ctx context.Context, m *machine, id outboard.CheckpointI
 	if ctx.Err() != nil || sandbox.Gone(err) {
 		return err
 	}
-	f.log.Warn("what was restored has no layers of its own", "sandbox", m.ID(), "err", err) // the next delta is the whole workspace
+	// the next delta is the whole workspace
+	f.log.Warn("what was restored has no layers of its own", "sandbox", m.ID(), "err", err)
 	return nil
 }

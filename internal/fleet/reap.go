@@ -219,7 +219,8 @@ func (f *Fleet) garbage(ctx context.Context, row outboard.Sandbox, present bool)
 // current returns the machine that the session's log names, or "", and the one that its newest rewind gave up,
 // if no other has come since.
 func (f *Fleet) current(ctx context.Context, id outboard.SessionID) (cur, gone outboard.SandboxID, err error) {
-	q := store.EventQuery{Desc: true, Limit: 8, Types: []outboard.EventType{outboard.TypeSandboxReady, outboard.TypeSandboxLost,
+	q := store.EventQuery{Desc: true, Limit: 8, Types: []outboard.EventType{outboard.TypeSandboxReady,
+		outboard.TypeSandboxLost,
 		outboard.TypeSessionRewound, outboard.TypeSessionForked}}
 	for {
 		events, err := f.cfg.Store.Events(ctx, id, q)

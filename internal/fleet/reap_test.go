@@ -84,7 +84,8 @@ func logReady(t *testing.T, r *rig, s outboard.SessionID, id outboard.SandboxID)
 	r.append(t, store.Commit{Session: s}, &outboard.SandboxReady{Sandbox: id, Generation: "gen"})
 }
 
-// Broken if a process killed at any step of a machine's life leaves it for ever, or the reaper takes one that is in use.
+// Broken if a process killed at any step of a machine's life leaves it for ever, or the reaper takes one that is
+// in use.
 func TestReap(t *testing.T) {
 	r := newRig(t)
 	living := r.fleet()
@@ -151,7 +152,8 @@ func TestReapAfterItsOwner(t *testing.T) {
 	}
 }
 
-// Broken if, without a lock directory, a machine that another process may be making is taken away, or one from long ago stays.
+// Broken if, without a lock directory, a machine that another process may be making is taken away, or one from
+// long ago stays.
 func TestReapByAge(t *testing.T) {
 	r := newRig(t)
 	id := r.machine(t, r.session(t), stateCreating, true)
@@ -229,11 +231,15 @@ func TestReapLeavesNoLock(t *testing.T) {
 	}
 }
 
-// If this fails, the sandboxes of a host that is gone count for ever, one that may go on is taken from its session, one whose host has a server is
-// ended by another, or what was left of it lives on after the host has come back.
+// If this fails, the sandboxes of a host that is gone count for ever, one that may go on is taken from its
+// session, one whose host has a server is ended by another, or what was left of it lives on after the host has
+// come back.
 func TestHostThatIsGone(t *testing.T) {
 	r := newRig(t)
-	there, here := r.fleet(), r.fleet(func(c *Config) { c.Host, c.Dir, c.Provider = "host-b", t.TempDir(), sandboxtest.NewBare(t) })
+	there, here := r.fleet(), r.fleet(func(c *Config) {
+		c.Host, c.Dir, c.Provider = "host-b", t.TempDir(),
+			sandboxtest.NewBare(t)
+	})
 	old := time.Now().Add(-2 * goneFor)
 	made := func(session outboard.SessionID, at time.Time) outboard.SandboxID {
 		id := r.machine(t, session, stateLive, true)
@@ -250,11 +256,13 @@ func TestHostThatIsGone(t *testing.T) {
 	s := r.session(t)
 	left, young, current := made(s, old), made(s, time.Now()), made(s, old)
 	logReady(t, r, s, current)
-	box, err := there.CreateBox(t.Context(), outboard.Box{ID: outboard.NewBoxID(), Owner: "apikey_1", Env: outboard.EnvConfig{Kind: "cloud"}, EndAt: old}, outboard.BlobRef{})
+	box, err := there.CreateBox(t.Context(), outboard.Box{ID: outboard.NewBoxID(), Owner: "apikey_1",
+		Env: outboard.EnvConfig{Kind: "cloud"}, EndAt: old}, outboard.BlobRef{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	lasting, err := there.CreateBox(t.Context(), outboard.Box{ID: outboard.NewBoxID(), Owner: "apikey_1", Env: outboard.EnvConfig{Kind: "cloud"}, EndAt: time.Now().Add(time.Hour)}, outboard.BlobRef{})
+	lasting, err := there.CreateBox(t.Context(), outboard.Box{ID: outboard.NewBoxID(), Owner: "apikey_1",
+		Env: outboard.EnvConfig{Kind: "cloud"}, EndAt: time.Now().Add(time.Hour)}, outboard.BlobRef{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +281,8 @@ func TestHostThatIsGone(t *testing.T) {
 	}
 	refused := func(err error, hint string) {
 		t.Helper()
-		if e, ok := errors.AsType[*outboard.Error](err); !ok || e.Kind != outboard.Unavailable || !strings.Contains(e.Hint, hint) || hint == "" && e.Hint != "" {
+		if e, ok := errors.AsType[*outboard.Error](err); !ok || e.Kind != outboard.Unavailable ||
+			!strings.Contains(e.Hint, hint) || hint == "" && e.Hint != "" {
 			t.Errorf("refused with %v, want the hint %q", err, hint)
 		}
 	}
@@ -304,7 +313,8 @@ func TestHostThatIsGone(t *testing.T) {
 	refused(err, "outboard sandbox kill "+string(current))
 	_, err = here.UseBox(t.Context(), By{}, lasting.ID, true)
 	refused(err, "outboard box rm "+string(lasting.ID))
-	if err := errors.Join(here.KillSandbox(t.Context(), current, "ann"), here.KillBox(t.Context(), lasting.ID)); err != nil {
+	if err := errors.Join(here.KillSandbox(t.Context(), current, "ann"),
+		here.KillBox(t.Context(), lasting.ID)); err != nil {
 		t.Fatal(err)
 	}
 	alive("killed by name", current, false)

@@ -11,15 +11,17 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// RegistryVault is the name of the vault that has an organization's credentials for registries of images, each called as its registry.
+// RegistryVault is the name of the vault that has an organization's credentials for registries of images, each
+// called as its registry.
 const RegistryVault = "registries"
 
 // maxRegistries bounds the vaults and credentials that are looked through.
 const maxRegistries = 1000
 
-// RegistryCredential finds what an organization has for a registry: the vault for registries, and a credential in it, which is called name. Both
-// may be nil.
-func (f *Fleet) RegistryCredential(ctx context.Context, org outboard.OrgID, registry string) (in *outboard.Vault, c *outboard.Credential, name string, err error) {
+// RegistryCredential finds what an organization has for a registry: the vault for registries, and a credential
+// in it, which is called name. Both may be nil.
+func (f *Fleet) RegistryCredential(ctx context.Context, org outboard.OrgID,
+	registry string) (in *outboard.Vault, c *outboard.Credential, name string, err error) {
 	name = strings.ReplaceAll(registry, ":", "_")
 	page := store.Page{Org: org, Limit: maxRegistries}
 	vaults, err := f.cfg.Store.Vaults(ctx, page)
@@ -44,8 +46,8 @@ func (f *Fleet) RegistryCredential(ctx context.Context, org outboard.OrgID, regi
 	return nil, nil, name, nil
 }
 
-// loginFor is who an organization is at the registry of an environment's image: itself, where it has a credential for it, and else the server.
-// What an operator imported from a file comes from no registry.
+// loginFor is who an organization is at the registry of an environment's image: itself, where it has a
+// credential for it, and else the server. What an operator imported from a file comes from no registry.
 func (f *Fleet) loginFor(ctx context.Context, org outboard.OrgID, ref string) (image.Login, error) {
 	own := f.cfg.Images.Own()
 	if imported, err := f.cfg.Images.Imported(ref); err != nil || imported {
@@ -66,9 +68,11 @@ func (f *Fleet) loginFor(ctx context.Context, org outboard.OrgID, ref string) (i
 	return f.loginAs(org, RegistryVault+"/"+name), nil
 }
 
-// loginAs is an organization's own credential, by name. It is another name space of images: what it pulls is nobody else's.
+// loginAs is an organization's own credential, by name. It is another name space of images: what it pulls is
+// nobody else's.
 func (f *Fleet) loginAs(org outboard.OrgID, credential string) image.Login {
-	return image.Login{Scope: string(org) + " " + credential, Credentials: func(ctx context.Context, registry string) (string, outboard.Secret, error) {
+	return image.Login{Scope: string(org) + " " + credential, Credentials: func(ctx context.Context,
+		registry string) (string, outboard.Secret, error) {
 		if f.cfg.Login == nil {
 			return "", outboard.Secret{}, outboard.Errorf(outboard.Unavailable, "this server keeps no vaults")
 		}

@@ -18,7 +18,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// behindPassword is a registry in front of that of an image, which lets in who is "me" with a password. It returns the image's name there.
+// behindPassword is a registry in front of that of an image, which lets in who is "me" with a password. It
+// returns the image's name there.
 func behindPassword(t *testing.T, ref, password string) string {
 	t.Helper()
 	host, rest, _ := strings.Cut(ref, "/")
@@ -45,22 +46,24 @@ func (r *rig) credentialFor(t *testing.T, org outboard.OrgID, c *store.Credentia
 	}
 	v := outboard.Vault{ID: c.Vault, Org: org, DisplayName: RegistryVault, CreatedAt: c.CreatedAt}
 	err := r.store.EditVaults(t.Context(), string(org), false, func(store.VaultState) (store.VaultEdit, error) {
-		return store.VaultEdit{Key: outboard.VaultKey{ID: "k", Wrapping: outboard.Raw("{}"), Wrapped: []byte{1}, Tag: []byte{1}}, Vaults: []outboard.Vault{v}, Put: []store.Credential{*c}}, nil
+		return store.VaultEdit{Key: outboard.VaultKey{ID: "k", Wrapping: outboard.Raw("{}"), Wrapped: []byte{1},
+			Tag: []byte{1}}, Vaults: []outboard.Vault{v}, Put: []store.Credential{*c}}, nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// If this failed, an environment's image that takes a password could not be had by the organization that has stored it, or would be had by another one,
-// or still by one that has it no more.
+// If this failed, an environment's image that takes a password could not be had by the organization that has
+// stored it, or would be had by another one, or still by one that has it no more.
 func TestEnvironmentRegistry(t *testing.T) {
 	r := newRig(t)
 	r.provider = nativeProvider(t)
 	images := images(t)
 	f := r.fleet(func(c *Config) {
 		c.Images = images
-		c.Login = func(_ context.Context, org outboard.OrgID, credential, registry string) (string, outboard.Secret, error) {
+		c.Login = func(_ context.Context, org outboard.OrgID, credential, registry string) (string, outboard.Secret,
+			error) {
 			if org != "org_has" || credential != RegistryVault+"/"+strings.ReplaceAll(registry, ":", "_") {
 				t.Errorf("organization %s asks for %s", org, credential)
 			}
@@ -68,7 +71,8 @@ func TestEnvironmentRegistry(t *testing.T) {
 		}
 	})
 	t.Cleanup(f.Stop)
-	env := outboard.EnvConfig{Kind: "cloud", Image: behindPassword(t, imageServer(t, v1.Config{}, map[string]string{"etc/motd": "secret"}), "right")}
+	env := outboard.EnvConfig{Kind: "cloud",
+		Image: behindPassword(t, imageServer(t, v1.Config{}, map[string]string{"etc/motd": "secret"}), "right")}
 	session := func(org outboard.OrgID) error {
 		id := r.sessionIn(t, env)
 		q := r.request(t, id)
@@ -80,13 +84,15 @@ func TestEnvironmentRegistry(t *testing.T) {
 		return err
 	}
 	box := func(org outboard.OrgID) error {
-		_, err := f.CreateBox(t.Context(), outboard.Box{ID: outboard.NewBoxID(), Org: org, Env: env, EndAt: time.Now().Add(time.Hour)}, outboard.BlobRef{})
+		_, err := f.CreateBox(t.Context(), outboard.Box{ID: outboard.NewBoxID(), Org: org, Env: env, EndAt: time.Now().
+			Add(time.Hour)}, outboard.BlobRef{})
 		return err
 	}
 	refused := func(when string, org outboard.OrgID) {
 		t.Helper()
 		for what, try := range map[string]func(outboard.OrgID) error{"a session": session, "a box": box} {
-			if err := try(org); outboard.KindOf(err) != outboard.Denied || !strings.Contains(err.Error(), "does not let this server have it") {
+			if err := try(org); outboard.KindOf(err) != outboard.Denied ||
+				!strings.Contains(err.Error(), "does not let this server have it") {
 				t.Errorf("%s of %s, %s: %v", what, org, when, err)
 			}
 		}

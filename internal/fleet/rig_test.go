@@ -71,7 +71,8 @@ func (r *rig) sessionIn(t *testing.T, env outboard.EnvConfig, resources ...outbo
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread),
 	}
 	cfg := outboard.SessionConfig{Env: env, Resources: resources}
-	if _, err := r.store.CreateSession(t.Context(), h, cfg, outboard.NewEvent(h.Thread, &outboard.SessionCreated{Config: cfg})); err != nil {
+	if _, err := r.store.CreateSession(t.Context(), h, cfg, outboard.NewEvent(h.Thread,
+		&outboard.SessionCreated{Config: cfg})); err != nil {
 		t.Fatal(err)
 	}
 	return h.ID
@@ -183,7 +184,8 @@ func (r *rig) checkpoint(t *testing.T, f *Fleet, b *Lease, id outboard.SessionID
 		t.Fatal(err)
 	}
 	if c != nil {
-		r.append(t, store.Commit{Session: id, Checkpoint: c}, &outboard.CheckpointCreated{Checkpoint: c.ID, Call: c.Call, Bytes: c.Delta.Size})
+		r.append(t, store.Commit{Session: id, Checkpoint: c}, &outboard.CheckpointCreated{Checkpoint: c.ID,
+			Call: c.Call, Bytes: c.Delta.Size})
 	}
 	return c
 }
@@ -223,11 +225,13 @@ func (r *rig) upload(t *testing.T, mount, content string) outboard.Resource {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := outboard.File{ID: outboard.NewID[outboard.FileID](outboard.PrefixFile), Filename: "f", MediaType: "text/plain", Blob: ref, CreatedAt: time.Now()}
+	file := outboard.File{ID: outboard.NewID[outboard.FileID](outboard.PrefixFile), Filename: "f",
+		MediaType: "text/plain", Blob: ref, CreatedAt: time.Now()}
 	if err := r.store.PutFile(t.Context(), file); err != nil {
 		t.Fatal(err)
 	}
-	return outboard.Resource{ID: outboard.NewID[outboard.ResourceID](outboard.PrefixResource), Kind: "file", File: file.ID, MountPath: mount}
+	return outboard.Resource{ID: outboard.NewID[outboard.ResourceID](outboard.PrefixResource), Kind: "file",
+		File: file.ID, MountPath: mount}
 }
 
 func (r *rig) content(t *testing.T, ref outboard.BlobRef) string {

@@ -43,7 +43,8 @@ func bucket(t *testing.T) (here, there blob.Store) {
 	return views[0], views[1]
 }
 
-// hostileWorkspace is what a copy may get wrong and no shell command makes everywhere: attributes, odd names and times, modes that close.
+// hostileWorkspace is what a copy may get wrong and no shell command makes everywhere: attributes, odd names and
+// times, modes that close.
 func hostileWorkspace(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -60,9 +61,11 @@ func hostileWorkspace(t *testing.T) []byte {
 	attr := map[string]string{"SCHILY.xattr.user.note": "a\x00b\n", "SCHILY.xattr.user.empty": ""}
 	add(tar.Header{Typeflag: tar.TypeDir, Name: "workspace/", Mode: 0o750, PAXRecords: attr}, "")
 	add(tar.Header{Typeflag: tar.TypeReg, Name: "workspace/attr", Mode: 0o640, PAXRecords: attr}, "x")
-	add(tar.Header{Typeflag: tar.TypeReg, Name: "workspace/sparse", Mode: 0o600}, strings.Repeat("\x00", 3<<20)+"middle"+strings.Repeat("\x00", 3<<20))
+	add(tar.Header{Typeflag: tar.TypeReg, Name: "workspace/sparse", Mode: 0o600},
+		strings.Repeat("\x00", 3<<20)+"middle"+strings.Repeat("\x00", 3<<20))
 	add(tar.Header{Typeflag: tar.TypeDir, Name: "workspace/odd\n\xff name/", Mode: 0o1777}, "")
-	add(tar.Header{Typeflag: tar.TypeReg, Name: "workspace/odd\n\xff name/" + strings.Repeat("n", 255), Mode: 0}, "closed")
+	add(tar.Header{Typeflag: tar.TypeReg, Name: "workspace/odd\n\xff name/" + strings.Repeat("n", 255), Mode: 0},
+		"closed")
 	add(tar.Header{Typeflag: tar.TypeSymlink, Name: "workspace/out", Linkname: "../../etc/shadow"}, "")
 	add(tar.Header{Typeflag: tar.TypeFifo, Name: "workspace/fifo", Mode: 0o622}, "")
 	add(tar.Header{Typeflag: tar.TypeReg, Name: "workspace/one", Mode: 0o4755}, "linked")
@@ -76,7 +79,8 @@ func hostileWorkspace(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// treeHash is over everything that a whole tar of a checkpoint says: names, kinds, modes, times, links, attributes, content.
+// treeHash is over everything that a whole tar of a checkpoint says: names, kinds, modes, times, links,
+// attributes, content.
 func treeHash(t *testing.T, p *native.Provider, id outboard.CheckpointID) string {
 	t.Helper()
 	h := sha256.New()
@@ -86,7 +90,8 @@ func treeHash(t *testing.T, p *native.Provider, id outboard.CheckpointID) string
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// Broken if a workspace that another host restores from S3 differs in anything from what was saved, or what tells them apart is blind.
+// Broken if a workspace that another host restores from S3 differs in anything from what was saved, or what
+// tells them apart is blind.
 func TestHostileTreeThroughS3(t *testing.T) {
 	s3, same := bucket(t)
 	r := newRig(t)
@@ -99,9 +104,11 @@ func TestHostileTreeThroughS3(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := r.checkpoint(t, f, b, id)
-	r.bash(t, b, "cd /workspace; mkdir -p tree/a/b kinddir; echo 1 > tree/a/b/c; ln one three; echo gone > gone; echo x > kind")
+	r.bash(t, b, "cd /workspace; mkdir -p tree/a/b kinddir; echo 1 > tree/a/b/c; ln one three; echo gone > gone; "+
+		"echo x > kind")
 	r.checkpoint(t, f, b, id)
-	r.bash(t, b, "cd /workspace; mv tree renamed; rm -r renamed/a/b gone kind kinddir; mkdir renamed/a/b kind; echo n > renamed/a/b/n; echo f > kinddir; echo more >> two; chmod 700 attr; touch -d @5 attr")
+	r.bash(t, b, "cd /workspace; mv tree renamed; rm -r renamed/a/b gone kind kinddir; mkdir renamed/a/b kind; echo "+
+		"n > renamed/a/b/n; echo f > kinddir; echo more >> two; chmod 700 attr; touch -d @5 attr")
 	last := r.checkpoint(t, f, b, id)
 	if err := f.keepAll(t.Context(), here); err != nil {
 		t.Fatal(err)
@@ -119,7 +126,8 @@ func TestHostileTreeThroughS3(t *testing.T) {
 	if got := treeHash(t, there, last.ID); got != want {
 		t.Errorf("the tree is %s, was %s", got, want)
 	}
-	const look = "cd /workspace; stat -c '%b %Y' sparse; [ one -ef two ] && [ two -ef three ] && cat three; stat -c '%a %Y %h' attr one; stat -c '%h %F' lone ltwo; readlink out ltwo"
+	const look = "cd /workspace; stat -c '%b %Y' sparse; [ one -ef two ] && [ two -ef three ] && cat three; stat -c " +
+		"'%a %Y %h' attr one; stat -c '%h %F' lone ltwo; readlink out ltwo"
 	if got, was := r.bash(t, other, look), r.bash(t, b, look); got != was || len(strings.Fields(got)[0]) > 3 {
 		t.Errorf("seen from inside %q, was %q", got, was)
 	}

@@ -93,7 +93,8 @@ func (st *stack) add(env map[string]string) {
 // stacked refuses images where nothing can be made of them.
 func (f *Fleet) stacked() error {
 	if _, ok := f.cfg.Provider.(sandbox.Stacked); !ok || f.cfg.Images == nil {
-		return outboard.Errorf(outboard.Unavailable, "provider %s makes no sandboxes from images", f.cfg.Provider.Name()).WithHint("outboard doctor")
+		return outboard.Errorf(outboard.Unavailable, "provider %s makes no sandboxes from images",
+			f.cfg.Provider.Name()).WithHint("outboard doctor")
 	}
 	return nil
 }
@@ -113,7 +114,8 @@ func (f *Fleet) fill(spec *sandbox.Spec, st stack) {
 	spec.Env = env
 }
 
-// PruneImages removes layers that no machine uses, that no tag of a template means, and that nobody has begun with since.
+// PruneImages removes layers that no machine uses, that no tag of a template means, and that nobody has begun
+// with since.
 func (f *Fleet) PruneImages(ctx context.Context, since time.Time) (image.Pruned, error) {
 	if f.cfg.Images == nil || f.cfg.Provider == nil {
 		return image.Pruned{}, outboard.Errorf(outboard.Unavailable, "this server keeps no images")

@@ -30,8 +30,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// imageServer is a registry on loopback with one image of these files, whose name it returns. owners are those of files that are not root's;
-// nobody else may read them.
+// imageServer is a registry on loopback with one image of these files, whose name it returns. owners are those
+// of files that are not root's; nobody else may read them.
 func imageServer(t *testing.T, cfg v1.Config, files map[string]string, owners ...map[string]int) string {
 	t.Helper()
 	srv := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
@@ -43,7 +43,8 @@ func imageServer(t *testing.T, cfg v1.Config, files map[string]string, owners ..
 	var buf bytes.Buffer
 	tw := tar.NewWriter(&buf)
 	for name, data := range files {
-		h := &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(data)), Uid: owned[name], Gid: owned[name]}
+		h := &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(data)), Uid: owned[name],
+			Gid: owned[name]}
 		if h.Uid != 0 {
 			h.Mode = 0o600
 		}
@@ -57,7 +58,10 @@ func imageServer(t *testing.T, cfg v1.Config, files map[string]string, owners ..
 	if err := tw.Close(); err != nil {
 		t.Fatal(err)
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser,
+		error) {
+		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,21 +90,25 @@ func imageServer(t *testing.T, cfg v1.Config, files map[string]string, owners ..
 // images is a store beside a rig's.
 func images(t *testing.T) *image.Store {
 	t.Helper()
-	s, err := image.New(image.Config{Dir: filepath.Join(t.TempDir(), "images"), Owners: os.Geteuid() == 0, Guard: outbound.Guard{Private: outbound.Loopback}})
+	s, err := image.New(image.Config{Dir: filepath.Join(t.TempDir(), "images"), Owners: os.Geteuid() == 0,
+		Guard: outbound.Guard{Private: outbound.Loopback}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// If this failed, the sandboxes of an environment with an image would have another root, or its layers would be removed under them.
+// If this failed, the sandboxes of an environment with an image would have another root, or its layers would be
+// removed under them.
 func TestImage(t *testing.T) {
 	r := newRig(t)
 	r.provider = nativeProvider(t)
-	ref := imageServer(t, v1.Config{Env: []string{"FROM_IMAGE=yes", "LD_PRELOAD=/evil"}}, map[string]string{"etc/motd": "hello from the image"})
+	ref := imageServer(t, v1.Config{Env: []string{"FROM_IMAGE=yes", "LD_PRELOAD=/evil"}},
+		map[string]string{"etc/motd": "hello from the image"})
 	store := images(t)
 	f := r.fleet(func(c *Config) { c.Images = store })
-	b := outboard.Box{ID: outboard.NewBoxID(), Env: outboard.EnvConfig{Kind: "cloud", Image: ref}, EndAt: time.Now().Add(time.Hour), Vars: map[string]string{"MINE": "1"}}
+	b := outboard.Box{ID: outboard.NewBoxID(), Env: outboard.EnvConfig{Kind: "cloud", Image: ref}, EndAt: time.Now().
+		Add(time.Hour), Vars: map[string]string{"MINE": "1"}}
 	b.Env.Networking.Mode = "none"
 	if _, err := f.CreateBox(t.Context(), b, outboard.BlobRef{}); err != nil {
 		t.Fatalf("making a box of an image: %v", err)
@@ -140,7 +148,8 @@ func TestImageRefused(t *testing.T) {
 	r.provider = nativeProvider(t)
 	env := outboard.EnvConfig{Kind: "cloud", Image: "127.0.0.1:1/none:1"}
 	box := func(f *Fleet) error {
-		_, err := f.CreateBox(t.Context(), outboard.Box{ID: outboard.NewBoxID(), Env: env, EndAt: time.Now().Add(time.Hour)}, outboard.BlobRef{})
+		_, err := f.CreateBox(t.Context(), outboard.Box{ID: outboard.NewBoxID(), Env: env, EndAt: time.Now().
+			Add(time.Hour)}, outboard.BlobRef{})
 		return err
 	}
 	store := images(t)

@@ -31,7 +31,8 @@ type orgBuilds struct {
 }
 
 func newBuilds() *builds {
-	return &builds{slots: make(chan struct{}, MaxBuilds), live: map[outboard.TemplateBuildID]context.CancelCauseFunc{}, of: map[outboard.OrgID]*orgBuilds{}}
+	return &builds{slots: make(chan struct{}, MaxBuilds), live: map[outboard.TemplateBuildID]context.CancelCauseFunc{},
+		of: map[outboard.OrgID]*orgBuilds{}}
 }
 
 // enter makes room for one more build of an organization, or says that there is none. leave follows.
@@ -47,7 +48,8 @@ func (b *builds) enter(org outboard.OrgID) error {
 		o = &orgBuilds{slots: make(chan struct{}, maxOrgBuilds)}
 	}
 	if o.n >= maxOrgQueue || all >= maxQueue {
-		return outboard.Errorf(outboard.Exhausted, "%d builds of the organization and %d in all go on or wait here; at most %d and %d may", o.n, all, maxOrgQueue, maxQueue).
+		return outboard.Errorf(outboard.Exhausted, "%d builds of the organization and %d in all go on or wait here; "+
+			"at most %d and %d may", o.n, all, maxOrgQueue, maxQueue).
 			WithHint("try again when one is over")
 	}
 	o.n++
@@ -89,7 +91,8 @@ func (f *Fleet) CanBuild() error {
 
 // BuildTemplate builds a template in the background: change completes the row of a build that waits for it.
 // Conflict when it was begun before. What comes of it is in its row.
-func (f *Fleet) BuildTemplate(ctx context.Context, id outboard.TemplateBuildID, change func(*outboard.TemplateBuild) error) (b outboard.TemplateBuild, err error) {
+func (f *Fleet) BuildTemplate(ctx context.Context, id outboard.TemplateBuildID,
+	change func(*outboard.TemplateBuild) error) (b outboard.TemplateBuild, err error) {
 	if err := f.CanBuild(); err != nil {
 		return b, err
 	}
@@ -124,7 +127,8 @@ func (f *Fleet) BuildTemplate(ctx context.Context, id outboard.TemplateBuildID, 
 	f.builds.mu.Lock()
 	defer f.builds.mu.Unlock()
 	if f.builds.live == nil {
-		return b, errors.Join(outboard.Errorf(outboard.Unavailable, "the server is ending"), f.endBuild(context.WithoutCancel(ctx), id, nil, errors.New(errStopped)))
+		return b, errors.Join(outboard.Errorf(outboard.Unavailable, "the server is ending"),
+			f.endBuild(context.WithoutCancel(ctx), id, nil, errors.New(errStopped)))
 	}
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	f.builds.live[id] = cancel
@@ -164,7 +168,8 @@ func (f *Fleet) watchTemplate(ctx context.Context, b outboard.TemplateBuild, can
 			cancel(outboard.Errorf(outboard.Canceled, "the template was removed"))
 			return
 		case err != nil && ctx.Err() == nil: // the next look tells
-			f.log.Warn("looking whether the template of a build was removed", "template", b.Template, "build", b.ID, "err", err)
+			f.log.Warn("looking whether the template of a build was removed", "template", b.Template, "build", b.ID,
+				"err", err)
 		}
 		select {
 		case <-tick.C:
@@ -258,7 +263,8 @@ func (f *Fleet) endUnbegun(ctx context.Context, b *outboard.TemplateBuild) error
 }
 
 // endBuild writes what came of a build. A build that is over stays what it is.
-func (f *Fleet) endBuild(ctx context.Context, id outboard.TemplateBuildID, result *outboard.TemplateResult, cause error) error {
+func (f *Fleet) endBuild(ctx context.Context, id outboard.TemplateBuildID, result *outboard.TemplateResult,
+	cause error) error {
 	_, err := f.cfg.Store.ChangeTemplateBuild(ctx, id, func(b *outboard.TemplateBuild) error {
 		if b.State != outboard.TemplateBuilding {
 			return nil
@@ -317,9 +323,11 @@ func sayable(err error) bool {
 }
 
 // buildInTurn builds once one of the slots is free.
-func (f *Fleet) buildInTurn(ctx context.Context, b outboard.TemplateBuild, log *buildLog) (outboard.TemplateResult, error) {
+func (f *Fleet) buildInTurn(ctx context.Context, b outboard.TemplateBuild,
+	log *buildLog) (outboard.TemplateResult, error) {
 	told := false
-	for _, slots := range []chan struct{}{f.builds.slotsOf(b.Org), f.builds.slots} { // its own first: who waits for that keeps nobody else from theirs
+	// its own first: who waits for that keeps nobody else from theirs
+	for _, slots := range []chan struct{}{f.builds.slotsOf(b.Org), f.builds.slots} {
 		select {
 		case slots <- struct{}{}:
 		default:
@@ -335,7 +343,8 @@ func (f *Fleet) buildInTurn(ctx context.Context, b outboard.TemplateBuild, log *
 		}
 		defer func() { <-slots }()
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, BuildTimeout, outboard.Errorf(outboard.Unavailable, "the build took longer than %v", BuildTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, BuildTimeout, outboard.Errorf(outboard.Unavailable,
+		"the build took longer than %v", BuildTimeout))
 	defer cancel()
 	release, err := f.cfg.Images.Hold(ctx)
 	if err != nil {
@@ -349,7 +358,8 @@ func (f *Fleet) buildInTurn(ctx context.Context, b outboard.TemplateBuild, log *
 		}
 		return outboard.TemplateResult{}, err
 	}
-	result := outboard.TemplateResult{Digest: digest, Layers: st.layers, Env: st.settings.Env, Workdir: st.settings.Workdir, User: st.settings.User}
+	result := outboard.TemplateResult{Digest: digest, Layers: st.layers, Env: st.settings.Env,
+		Workdir: st.settings.Workdir, User: st.settings.User}
 	if st.start == "" && st.ready == "" {
 		return result, nil
 	}
@@ -371,8 +381,9 @@ func (f *Fleet) tryTemplate(ctx context.Context, b outboard.TemplateBuild, st st
 
 // buildEnv is the environment of the machines of a build.
 func buildEnv(s outboard.TemplateSpec) outboard.EnvConfig {
-	return outboard.EnvConfig{Kind: "cloud", Isolation: s.Isolation, Limits: s.Limits, Networking: outboard.Networking{Mode: "limited",
-		AllowPackageManagers: true, AllowedHosts: s.Hosts, Ask: outboard.NetAsk{Approver: outboard.ApproverNone}}}
+	return outboard.EnvConfig{Kind: "cloud", Isolation: s.Isolation, Limits: s.Limits,
+		Networking: outboard.Networking{Mode: "limited",
+			AllowPackageManagers: true, AllowedHosts: s.Hosts, Ask: outboard.NetAsk{Approver: outboard.ApproverNone}}}
 }
 
 // template makes a stack what a build says: with the layers that are here, or, where they are not, by the same
@@ -401,7 +412,8 @@ func (f *Fleet) template(ctx context.Context, st *stack, id outboard.TemplateBui
 		return fmt.Errorf("building the template again: %w", err)
 	}
 	if digest != b.Result.Digest {
-		return outboard.Errorf(outboard.Unavailable, "the layers of build %s are not here, and the image %s is another one now", id, b.Spec.Image).
+		return outboard.Errorf(outboard.Unavailable, "the layers of build %s are not here, and the image %s is "+
+			"another one now", id, b.Spec.Image).
 			WithHint("build the template again")
 	}
 	again.release = st.release
@@ -492,7 +504,8 @@ func (l *buildLog) line(step int, level, text string) {
 		return
 	case l.bytes > MaxTemplateLog && !l.full:
 		l.full = true
-		l.lines = append(l.lines, outboard.TemplateLine{At: l.f.now(), Level: "warn", Step: step, Message: "the log is cut here: it is too long"})
+		l.lines = append(l.lines, outboard.TemplateLine{At: l.f.now(), Level: "warn", Step: step,
+			Message: "the log is cut here: it is too long"})
 	}
 	if !l.full || level == "error" {
 		l.lines = append(l.lines, outboard.TemplateLine{At: l.f.now(), Level: level, Step: step, Message: text})

@@ -40,8 +40,10 @@ func (r *rig) queue(t *testing.T, name string) outboard.TemplateBuildID {
 
 func (r *rig) queueOf(t *testing.T, org outboard.OrgID, name string) outboard.TemplateBuildID {
 	t.Helper()
-	b := outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), State: outboard.TemplateWaiting, Tags: []string{outboard.DefaultTag}, CreatedAt: time.Now(), Org: org}
-	if _, err := r.store.AddTemplateBuild(t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: name, CreatedAt: time.Now(), Org: org}, b); err != nil {
+	b := outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), State: outboard.TemplateWaiting,
+		Tags: []string{outboard.DefaultTag}, CreatedAt: time.Now(), Org: org}
+	if _, err := r.store.AddTemplateBuild(t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: name,
+		CreatedAt: time.Now(), Org: org}, b); err != nil {
 		t.Fatal(err)
 	}
 	return b.ID
@@ -53,10 +55,12 @@ func (r *rig) build(t *testing.T, f *Fleet, s outboard.TemplateSpec) (outboard.T
 	return r.buildOf(t, f, outboard.DefaultOrg, s)
 }
 
-func (r *rig) buildOf(t *testing.T, f *Fleet, org outboard.OrgID, s outboard.TemplateSpec) (outboard.TemplateBuild, string) {
+func (r *rig) buildOf(t *testing.T, f *Fleet, org outboard.OrgID,
+	s outboard.TemplateSpec) (outboard.TemplateBuild, string) {
 	t.Helper()
 	id := r.queueOf(t, org, "t")
-	if _, err := f.BuildTemplate(t.Context(), id, func(b *outboard.TemplateBuild) error { b.Spec = s; return nil }); err != nil {
+	if _, err := f.BuildTemplate(t.Context(), id,
+		func(b *outboard.TemplateBuild) error { b.Spec = s; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	f.builds.wg.Wait()
@@ -126,22 +130,26 @@ func runStep(command string) outboard.TemplateStep {
 	return outboard.TemplateStep{Kind: outboard.StepRun, Command: command}
 }
 
-// If this failed, a template would not be what its steps say, would be built again from the start every time, or who begins with it would
-// not find its files, variables, directory or user.
+// If this failed, a template would not be what its steps say, would be built again from the start every time, or
+// who begins with it would not find its files, variables, directory or user.
 func TestTemplate(t *testing.T) {
 	r, f := templateFleet(t)
-	files := r.archive(t, tar.Header{Name: "app", Typeflag: tar.TypeDir, Mode: 0o750}, file("app/a.txt", "a\n"), tar.Header{Name: "app/run.sh", Mode: 0o755,
-		PAXRecords: map[string]string{"data": "#!/bin/sh\necho ran\n"}}, tar.Header{Name: "app/link", Typeflag: tar.TypeSymlink, Linkname: "a.txt"},
+	files := r.archive(t, tar.Header{Name: "app", Typeflag: tar.TypeDir, Mode: 0o750}, file("app/a.txt", "a\n"),
+		tar.Header{Name: "app/run.sh", Mode: 0o755,
+			PAXRecords: map[string]string{"data": "#!/bin/sh\necho ran\n"}}, tar.Header{Name: "app/link", Typeflag: tar.TypeSymlink, Linkname: "a.txt"},
 		tar.Header{Name: "app/again", Typeflag: tar.TypeLink, Linkname: "app/a.txt"},
-		tar.Header{Name: "app/unsaid/link", Typeflag: tar.TypeSymlink, Linkname: "../a.txt"}, file("other/b.txt", "b\n"))
+		tar.Header{Name: "app/unsaid/link", Typeflag: tar.TypeSymlink, Linkname: "../a.txt"}, file("other/b.txt",
+			"b\n"))
 	steps := []outboard.TemplateStep{
 		{Kind: outboard.StepWorkdir, Target: "/workspace/proj"},
 		{Kind: outboard.StepEnv, Env: map[string]string{"PATH": "/opt/bin:$PATH", "GREETING": "hello"}},
 		runStep("echo $GREETING > greeting; echo said; id -un > who"),
 		{Kind: outboard.StepCopy, Source: "app", Target: "app", Files: files},
-		{Kind: outboard.StepCopy, Source: "other/b.txt", Target: "/opt/data/", Files: files, Mode: "0600", User: "root"},
+		{Kind: outboard.StepCopy, Source: "other/b.txt", Target: "/opt/data/", Files: files, Mode: "0600",
+			User: "root"},
 		{Kind: outboard.StepUser, User: "root"},
-		runStep("id -un >> who; mkdir -p /opt/bin; printf '#!/bin/sh\\necho tool\\n' > /opt/bin/tool; chmod +x /opt/bin/tool"),
+		runStep("id -un >> who; mkdir -p /opt/bin; printf '#!/bin/sh\\necho tool\\n' > /opt/bin/tool; chmod +x " +
+			"/opt/bin/tool"),
 		{Kind: outboard.StepUser, User: "user"},
 	}
 	b, log := r.ready(t, f, outboard.TemplateSpec{Steps: steps})
@@ -158,18 +166,21 @@ func TestTemplate(t *testing.T) {
 	env := outboard.EnvConfig{Kind: "cloud", Build: b.ID, Networking: outboard.Networking{Mode: "none"}}
 	out, err := boxWith(t, f, env, "/bin/sh", "-c", `pwd; id -un; cat greeting who app/a.txt app/link app/again app/unsaid/link; app/run.sh; tool; echo $GREETING
 		stat -c '%a %U %n' app app/a.txt app/run.sh app/link /opt/data/b.txt greeting; ls /opt/data; touch here && echo writable`)
-	want := "/workspace/proj\nuser\nhello\nuser\nroot\na\na\na\na\nran\ntool\nhello\n750 user app\n644 user app/a.txt\n755 user app/run.sh\n777 user app/link\n" +
+	want := "/workspace/proj\nuser\nhello\nuser\nroot\na\na\na\na\nran\ntool\nhello\n750 user app\n644 user " +
+		"app/a.txt\n755 user app/run.sh\n777 user app/link\n" +
 		"600 root /opt/data/b.txt\n644 user greeting\nb.txt\nwritable\n"
 	if err != nil || out != want {
 		t.Errorf("got\n%s\n%v; want\n%s", out, err, want)
 	}
-	if out, err := boxWith(t, f, outboard.EnvConfig{Kind: "cloud", Networking: outboard.Networking{Mode: "none"}}, "/bin/sh", "-c", "ls /workspace; pwd"); err != nil || out != "/home/user\n" {
+	if out, err := boxWith(t, f, outboard.EnvConfig{Kind: "cloud", Networking: outboard.Networking{Mode: "none"}},
+		"/bin/sh", "-c", "ls /workspace; pwd"); err != nil || out != "/home/user\n" {
 		t.Errorf("without the template: %q, %v", out, err)
 	}
 	if left := r.present(t); len(left) != 0 {
 		t.Errorf("sandboxes left: %v", left)
 	}
-	if pruned, err := f.PruneImages(t.Context(), time.Now().Add(time.Hour)); err != nil || pruned.Layers != 1 { // the tag means the second build now
+	// the tag means the second build now
+	if pruned, err := f.PruneImages(t.Context(), time.Now().Add(time.Hour)); err != nil || pruned.Layers != 1 {
 		t.Errorf("pruned %+v, %v", pruned, err)
 	}
 	if here, err := f.cfg.Images.Use(again.Result.Layers); err != nil || !here {
@@ -183,12 +194,13 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-// If this failed, who wrote a step would not learn which failed and why, a failed step would leave a layer or a machine, or an archive
-// could write where it must not.
+// If this failed, who wrote a step would not learn which failed and why, a failed step would leave a layer or a
+// machine, or an archive could write where it must not.
 func TestTemplateRefused(t *testing.T) {
 	r, f := templateFleet(t)
 	copyOf := func(target string, entries ...tar.Header) []outboard.TemplateStep {
-		return []outboard.TemplateStep{{Kind: outboard.StepCopy, Source: ".", Target: target, Files: r.archive(t, entries...)}}
+		return []outboard.TemplateStep{{Kind: outboard.StepCopy, Source: ".", Target: target,
+			Files: r.archive(t, entries...)}}
 	}
 	env := func(k, v string) []outboard.TemplateStep {
 		return []outboard.TemplateStep{{Kind: outboard.StepEnv, Env: map[string]string{k: v}}}
@@ -198,27 +210,38 @@ func TestTemplateRefused(t *testing.T) {
 		step  int
 		want  string
 	}{
-		"a command that fails": {[]outboard.TemplateStep{runStep("true"), runStep("{ echo going; echo gone wrong; } >&2; exit 3")}, 2, "step 2, RUN { echo going; echo gone wrong; } >&2; exit 3: it ended with status 3 and said:\ngoing\ngone wrong"},
-		"one without words":    {[]outboard.TemplateStep{runStep("exit 3")}, 1, "step 1, RUN exit 3: it ended with status 3$"},
-		"one long line":        {[]outboard.TemplateStep{runStep("yes no | head -c 100000 | tr -d '\\n'; exit 3")}, 1, "nononononono"},
-		"a signal":             {[]outboard.TemplateStep{runStep("kill -9 $$")}, 1, "ended by signal 9"},
-		"a user nobody is":     {[]outboard.TemplateStep{{Kind: outboard.StepUser, User: "nobody-at-all"}, runStep("true")}, 2, "invalid username: 'nobody-at-all'"},
-		"a loader's variable":  {env("LD_PRELOAD", "/x.so"), 1, "LD_PRELOAD"},
-		"a relative path":      {env("PATH", "bin:$PATH"), 1, "absolute directories"},
-		"no directory":         {[]outboard.TemplateStep{{Kind: outboard.StepWorkdir, Target: "/proc/x"}}, 1, "cannot be where programs begin"},
-		"above the archive":    {copyOf("/opt/x", file("../../etc/passwd", "x")), 1, "leaves it"},
-		"inside and above":     {copyOf("/opt/x", file("a/../../b", "x")), 1, "leaves it"},
-		"an absolute name":     {copyOf("/opt/x", file("/etc/passwd", "x")), 1, "leaves it"},
-		"through a link":       {copyOf("/opt/x", tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, file("l/passwd", "x")), 1, "below what is no directory"},
-		"a name of the host's": {copyOf("/opt/x", tar.Header{Name: "l", Typeflag: tar.TypeLink, Linkname: "/etc/shadow"}), 1, "which is no file before it"},
-		"a device":             {copyOf("/opt/x", tar.Header{Name: "d", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 1}), 1, "neither a file"},
-		"twice":                {copyOf("/opt/x", file("a", "x"), file("a", "y")), 1, "there twice"},
-		"nothing":              {[]outboard.TemplateStep{{Kind: outboard.StepCopy, Source: "absent", Target: "/opt/x", Files: r.archive(t, file("a", "x"))}}, 1, `nothing called "absent"`},
-		"over the host's":      {copyOf("/usr/bin", file("ls", "x")), 1, "ls"},
+		"a command that fails": {[]outboard.TemplateStep{runStep("true"),
+			runStep("{ echo going; echo gone wrong; } >&2; exit 3")}, 2, "step 2, RUN { echo going; echo gone " +
+			"wrong; } >&2; exit 3: it ended with status 3 and said:\ngoing\ngone wrong"},
+		"one without words": {[]outboard.TemplateStep{runStep("exit 3")}, 1,
+			"step 1, RUN exit 3: it ended with status 3$"},
+		"one long line": {[]outboard.TemplateStep{runStep("yes no | head -c 100000 | tr -d '\\n'; exit 3")}, 1,
+			"nononononono"},
+		"a signal": {[]outboard.TemplateStep{runStep("kill -9 $$")}, 1, "ended by signal 9"},
+		"a user nobody is": {[]outboard.TemplateStep{{Kind: outboard.StepUser, User: "nobody-at-all"},
+			runStep("true")}, 2, "invalid username: 'nobody-at-all'"},
+		"a loader's variable": {env("LD_PRELOAD", "/x.so"), 1, "LD_PRELOAD"},
+		"a relative path":     {env("PATH", "bin:$PATH"), 1, "absolute directories"},
+		"no directory": {[]outboard.TemplateStep{{Kind: outboard.StepWorkdir, Target: "/proc/x"}}, 1,
+			"cannot be where programs begin"},
+		"above the archive": {copyOf("/opt/x", file("../../etc/passwd", "x")), 1, "leaves it"},
+		"inside and above":  {copyOf("/opt/x", file("a/../../b", "x")), 1, "leaves it"},
+		"an absolute name":  {copyOf("/opt/x", file("/etc/passwd", "x")), 1, "leaves it"},
+		"through a link": {copyOf("/opt/x", tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/etc"},
+			file("l/passwd", "x")), 1, "below what is no directory"},
+		"a name of the host's": {copyOf("/opt/x", tar.Header{Name: "l", Typeflag: tar.TypeLink,
+			Linkname: "/etc/shadow"}), 1, "which is no file before it"},
+		"a device": {copyOf("/opt/x", tar.Header{Name: "d", Typeflag: tar.TypeChar, Devmajor: 1,
+			Devminor: 1}), 1, "neither a file"},
+		"twice": {copyOf("/opt/x", file("a", "x"), file("a", "y")), 1, "there twice"},
+		"nothing": {[]outboard.TemplateStep{{Kind: outboard.StepCopy, Source: "absent", Target: "/opt/x",
+			Files: r.archive(t, file("a", "x"))}}, 1, `nothing called "absent"`},
+		"over the host's": {copyOf("/usr/bin", file("ls", "x")), 1, "ls"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, log := r.build(t, f, outboard.TemplateSpec{Steps: c.steps})
-			if b.State != outboard.TemplateFailed || b.ErrorStep != c.step || !strings.Contains(b.Error+"$", c.want) { // $ = the end
+			// $ = the end
+			if b.State != outboard.TemplateFailed || b.ErrorStep != c.step || !strings.Contains(b.Error+"$", c.want) {
 				t.Errorf("%s at step %d: %q; want step %d, ...%s...", b.State, b.ErrorStep, b.Error, c.step, c.want)
 			}
 			if !strings.Contains(log, "error step") {
@@ -232,22 +255,25 @@ func TestTemplateRefused(t *testing.T) {
 	if fi, err := os.ReadDir(filepath.Join(imagesDir(f), "tmp")); err != nil || len(fi) != 0 {
 		t.Errorf("half-made layers left: %v, %v", fi, err)
 	}
-	if _, err := f.prepare(t.Context(), "", outboard.EnvConfig{Build: r.queue(t, "t")}); outboard.KindOf(err) != outboard.Conflict {
+	if _, err := f.prepare(t.Context(), "",
+		outboard.EnvConfig{Build: r.queue(t, "t")}); outboard.KindOf(err) != outboard.Conflict {
 		t.Errorf("a build that is not ready is begun with: %v", err)
 	}
 }
 
 func imagesDir(f *Fleet) string { return filepath.Dir(filepath.Dir(f.cfg.Images.Dir("x"))) }
 
-// If this failed, a sandbox would be handed out before its template's program answers, a start command that fails would be found out by
-// users, or would not run again in a sandbox that replaces a lost one.
+// If this failed, a sandbox would be handed out before its template's program answers, a start command that
+// fails would be found out by users, or would not run again in a sandbox that replaces a lost one.
 func TestTemplateStart(t *testing.T) {
 	r, f := templateFleet(t)
-	b, _ := r.ready(t, f, outboard.TemplateSpec{Steps: []outboard.TemplateStep{{Kind: outboard.StepWorkdir, Target: "/workspace/srv"}},
-		Start: "sleep 0.3; pwd > up; exec sleep 1000", Ready: "test -s up"})
+	b, _ := r.ready(t, f,
+		outboard.TemplateSpec{Steps: []outboard.TemplateStep{{Kind: outboard.StepWorkdir, Target: "/workspace/srv"}},
+			Start: "sleep 0.3; pwd > up; exec sleep 1000", Ready: "test -s up"})
 	id := r.sessionIn(t, outboard.EnvConfig{Kind: "cloud", Build: b.ID})
 	box := r.acquire(t, f, id)
-	if out := r.bash(t, box, "cat /workspace/srv/up; rm /workspace/srv/up; pgrep -c sleep; echo kept > /workspace/note"); out != "/workspace/srv\n1\n" {
+	if out := r.bash(t, box,
+		"cat /workspace/srv/up; rm /workspace/srv/up; pgrep -c sleep; echo kept > /workspace/note"); out != "/workspace/srv\n1\n" {
 		t.Errorf("got %q", out)
 	}
 	r.checkpoint(t, f, box, id)
@@ -259,12 +285,14 @@ func TestTemplateStart(t *testing.T) {
 		t.Errorf("in its second sandbox: %q", out)
 	}
 	failed, log := r.build(t, f, outboard.TemplateSpec{Start: "echo no port; exit 7", Ready: "false"})
-	if failed.State != outboard.TemplateFailed || !strings.Contains(failed.Error, "ended with status 7") || !strings.Contains(failed.Error, "no port") {
+	if failed.State != outboard.TemplateFailed || !strings.Contains(failed.Error, "ended with status 7") ||
+		!strings.Contains(failed.Error, "no port") {
 		t.Errorf("a start command that fails: %s %q\n%s", failed.State, failed.Error, log)
 	}
 }
 
-// If this failed, a build that was going on when its server ended would say so for ever, or leave its machine and half a layer.
+// If this failed, a build that was going on when its server ended would say so for ever, or leave its machine
+// and half a layer.
 func TestTemplateServerEnds(t *testing.T) {
 	r, f := templateFleet(t)
 	id := r.queue(t, "t")
@@ -285,7 +313,8 @@ func TestTemplateServerEnds(t *testing.T) {
 	if b, err := r.store.TemplateBuild(t.Context(), id); err != nil || b.State != outboard.TemplateBuilding {
 		t.Errorf("another process ended a build that goes on: %s, %v", b.State, err)
 	}
-	if _, err := other.BuildTemplate(t.Context(), id, func(*outboard.TemplateBuild) error { return nil }); outboard.KindOf(err) != outboard.Conflict {
+	if _, err := other.BuildTemplate(t.Context(), id,
+		func(*outboard.TemplateBuild) error { return nil }); outboard.KindOf(err) != outboard.Conflict {
 		t.Errorf("a build was begun twice: %v", err)
 	}
 	f.Stop()
@@ -298,8 +327,8 @@ func TestTemplateServerEnds(t *testing.T) {
 	}
 }
 
-// If this failed, a build whose server was killed before it began would wait for ever; or one would be ended that begins in a moment, that another
-// host begins, or that a client has yet to say more about.
+// If this failed, a build whose server was killed before it began would wait for ever; or one would be ended
+// that begins in a moment, that another host begins, or that a client has yet to say more about.
 func TestTemplateNeverBegun(t *testing.T) {
 	r := newRig(t)
 	f := r.fleet(func(c *Config) { c.Images = images(t) })
@@ -309,9 +338,12 @@ func TestTemplateNeverBegun(t *testing.T) {
 		host string
 		at   time.Time
 		want outboard.TemplateState
-	}{{f.Host(), old, outboard.TemplateFailed}, {f.Host(), r.store.Now().Add(time.Hour), outboard.TemplateWaiting}, {"elsewhere", old, outboard.TemplateWaiting}, {"", old, outboard.TemplateWaiting}} {
-		b := outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), Host: c.host, State: outboard.TemplateWaiting, Tags: []string{outboard.DefaultTag}, CreatedAt: c.at}
-		if _, err := r.store.AddTemplateBuild(t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: "t", CreatedAt: old}, b); err != nil {
+	}{{f.Host(), old, outboard.TemplateFailed}, {f.Host(), r.store.Now().Add(time.Hour),
+		outboard.TemplateWaiting}, {"elsewhere", old, outboard.TemplateWaiting}, {"", old, outboard.TemplateWaiting}} {
+		b := outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), Host: c.host, State: outboard.TemplateWaiting,
+			Tags: []string{outboard.DefaultTag}, CreatedAt: c.at}
+		if _, err := r.store.AddTemplateBuild(t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: "t",
+			CreatedAt: old}, b); err != nil {
 			t.Fatal(err)
 		}
 		want[b.ID] = c.want
@@ -322,14 +354,15 @@ func TestTemplateNeverBegun(t *testing.T) {
 	defer f.Stop()
 	for id, state := range want {
 		b, err := r.store.TemplateBuild(t.Context(), id)
-		if err != nil || b.State != state || (b.Error == errNotBegun) != (state == outboard.TemplateFailed) || b.EndedAt.IsZero() == (state == outboard.TemplateFailed) {
+		if err != nil || b.State != state || (b.Error == errNotBegun) != (state == outboard.TemplateFailed) ||
+			b.EndedAt.IsZero() == (state == outboard.TemplateFailed) {
 			t.Errorf("of %q, from %v: %s %q, %v", b.Host, b.CreatedAt, b.State, b.Error, err)
 		}
 	}
 }
 
-// If this failed, a template that is removed by way of another server on the same database would go on being built, or leave its machine,
-// half a layer or a tag.
+// If this failed, a template that is removed by way of another server on the same database would go on being
+// built, or leave its machine, half a layer or a tag.
 func TestTemplateRemovedElsewhere(t *testing.T) {
 	r, f := templateFleet(t)
 	begin := func(name string) outboard.TemplateBuild {
@@ -355,7 +388,8 @@ func TestTemplateRemovedElsewhere(t *testing.T) {
 	}
 	remove := func(b outboard.TemplateBuild) {
 		t.Helper()
-		if _, err := r.store.ChangeTemplate(t.Context(), b.Template, func(m *outboard.Template) error { m.DeletedAt = time.Now(); return nil }); err != nil {
+		if _, err := r.store.ChangeTemplate(t.Context(), b.Template,
+			func(m *outboard.Template) error { m.DeletedAt = time.Now(); return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -403,7 +437,8 @@ func until(t *testing.T, ok func() bool) {
 	}
 }
 
-// If this fails, an organization's template holds what another's build made of the same step, or a build what was fetched with other rights.
+// If this fails, an organization's template holds what another's build made of the same step, or a build what
+// was fetched with other rights.
 func TestLayersAreBuiltForWhoAsks(t *testing.T) {
 	r, f := templateFleet(t)
 	f.cfg.Bound = func(n outboard.Networking) outboard.Networking { return n }

@@ -119,10 +119,12 @@ func (c *copying) survey(ctx context.Context, tr *tar.Reader) error {
 			return badArchive("it cannot be read: %w", err)
 		}
 		if names += len(h.Name) + len(h.Linkname); names > maxCopyNames {
-			return outboard.Errorf(outboard.TooLarge, "the archive of files is refused: its names have more than %d bytes together", maxCopyNames)
+			return outboard.Errorf(outboard.TooLarge, "the archive of files is refused: its names have more than %d "+
+				"bytes together", maxCopyNames)
 		}
 		if size += h.Size; n >= maxCopyEntries || size > maxCopyBytes {
-			return outboard.Errorf(outboard.TooLarge, "the archive of files is refused: it has more than %d files or %d bytes", maxCopyEntries, int64(maxCopyBytes))
+			return outboard.Errorf(outboard.TooLarge, "the archive of files is refused: it has more than %d files "+
+				"or %d bytes", maxCopyEntries, int64(maxCopyBytes))
 		}
 		name, err := entryName(h, seen)
 		if err != nil {
@@ -131,7 +133,8 @@ func (c *copying) survey(ctx context.Context, tr *tar.Reader) error {
 		if name == "" || name != c.base && c.base != "" && !strings.HasPrefix(name, c.base+"/") {
 			continue
 		}
-		c.entries[name] = copied{h.Typeflag, h.Mode & 0o777, strings.Clone(h.Linkname)} // a part of a header of up to 1 MiB, which would stay
+		// a part of a header of up to 1 MiB, which would stay
+		c.entries[name] = copied{h.Typeflag, h.Mode & 0o777, strings.Clone(h.Linkname)}
 	}
 	if len(c.entries) == 0 {
 		return outboard.Errorf(outboard.Invalid, "the uploaded files have nothing called %q", c.step.Source)
@@ -144,7 +147,8 @@ func (c *copying) survey(ctx context.Context, tr *tar.Reader) error {
 // entryName returns the name of an entry, "" for the top. seen are those before it.
 func entryName(h *tar.Header, seen map[string]byte) (string, error) {
 	shown := h.Name[:min(len(h.Name), 200)]
-	if path.IsAbs(h.Name) || strings.ContainsRune(h.Name, 0) || slices.Contains(strings.Split(h.Name, "/"), "..") || len(h.Name) > maxCopyName {
+	if path.IsAbs(h.Name) || strings.ContainsRune(h.Name, 0) || slices.Contains(strings.Split(h.Name, "/"), "..") ||
+		len(h.Name) > maxCopyName {
 		return "", badArchive("the name %q leaves it", shown)
 	}
 	name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
@@ -265,7 +269,8 @@ func (c *copying) finish(ctx context.Context, m *machine, place func(string) str
 	}
 	for mode, names := range byMode {
 		for batch := range slices.Chunk(names, 200) {
-			if err := c.program(ctx, m, "root", append([]string{"chmod", strconv.FormatInt(mode, 8), "--"}, batch...)); err != nil {
+			if err := c.program(ctx, m, "root", append([]string{"chmod", strconv.FormatInt(mode, 8), "--"},
+				batch...)); err != nil {
 				return err
 			}
 		}

@@ -33,7 +33,8 @@ func written(t *testing.T, n int, header func(i int) tar.Header) io.Reader {
 	return r
 }
 
-// If this fails, an archive of a few megabytes, compressed, takes gigabytes of the server's memory, by what it says beside the names or by the names.
+// If this fails, an archive of a few megabytes, compressed, takes gigabytes of the server's memory, by what it
+// says beside the names or by the names.
 func TestCopySurveyMemory(t *testing.T) {
 	padding := strings.Repeat("a", 1<<20-1000)
 	c := &copying{step: outboard.TemplateStep{Source: "."}}
@@ -60,7 +61,8 @@ func TestCopySurveyMemory(t *testing.T) {
 	if err := c.survey(t.Context(), tar.NewReader(links(maxCopyNames/(len(long)+8)))); err != nil {
 		t.Errorf("names that fit: %v", err)
 	}
-	if err := c.survey(t.Context(), tar.NewReader(links(maxCopyNames/len(long)+1))); outboard.KindOf(err) != outboard.TooLarge {
+	if err := c.survey(t.Context(),
+		tar.NewReader(links(maxCopyNames/len(long)+1))); outboard.KindOf(err) != outboard.TooLarge {
 		t.Errorf("names that do not fit: %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())

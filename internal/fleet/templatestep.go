@@ -44,7 +44,8 @@ func rootOf(s outboard.TemplateSpec) string {
 
 // buildStack does the steps of a build one after another, each over what those before have made. A step that was
 // done before over the same is not done again. digest is of the image.
-func (f *Fleet) buildStack(ctx context.Context, b outboard.TemplateBuild, log *buildLog) (st stack, digest string, err error) {
+func (f *Fleet) buildStack(ctx context.Context, b outboard.TemplateBuild,
+	log *buildLog) (st stack, digest string, err error) {
 	st = stack{rootfs: rootOf(b.Spec), owner: b.Owner, person: b.Person, org: b.Org, release: func() {}}
 	if b.Spec.Image != "" {
 		log.line(0, "info", "FROM "+b.Spec.Image)
@@ -142,34 +143,38 @@ func (x *stepRun) do(ctx context.Context, st *stack, s outboard.TemplateStep) er
 			return outboard.Errorf(outboard.Invalid, "%q cannot be where programs begin", s.Target)
 		}
 		st.settings.Workdir = dir
-		return x.layer(ctx, st, map[string]any{"workdir": dir, "user": st.settings.User, "salt": s.Salt}, func(ctx context.Context, m *machine) error {
-			_, err := m.Mkdir(ctx, FileRef{Path: Name(dir), User: st.settings.User})
-			if is(err, guest.Conflict) {
-				return nil
-			}
-			return plain(err)
-		})
+		return x.layer(ctx, st, map[string]any{"workdir": dir, "user": st.settings.User, "salt": s.Salt},
+			func(ctx context.Context, m *machine) error {
+				_, err := m.Mkdir(ctx, FileRef{Path: Name(dir), User: st.settings.User})
+				if is(err, guest.Conflict) {
+					return nil
+				}
+				return plain(err)
+			})
 	case outboard.StepRun:
 		h := defaults{user: s.User, dir: st.settings.Workdir}
 		if h.user == "" {
 			h.user = st.settings.User
 		}
 		key := map[string]any{"run": s.Command, "user": h.user, "dir": h.dir, "env": st.settings.Env, "salt": s.Salt}
-		return x.layer(ctx, st, key, func(ctx context.Context, m *machine) error { m.defaults = h; return x.run(ctx, m, s.Command) })
+		return x.layer(ctx, st, key,
+			func(ctx context.Context, m *machine) error { m.defaults = h; return x.run(ctx, m, s.Command) })
 	case outboard.StepCopy:
 		c := copying{x: x, step: s, user: s.User, dir: st.settings.Workdir}
 		if c.user == "" {
 			c.user = st.settings.User
 		}
 		c.user, _, _ = strings.Cut(c.user, ":")
-		key := map[string]any{"copy": s.Files.Digest, "source": s.Source, "target": s.Target, "user": c.user, "dir": c.dir, "mode": s.Mode, "salt": s.Salt}
+		key := map[string]any{"copy": s.Files.Digest, "source": s.Source, "target": s.Target, "user": c.user,
+			"dir": c.dir, "mode": s.Mode, "salt": s.Salt}
 		return x.layer(ctx, st, key, c.copy)
 	}
 	return outboard.Errorf(outboard.Internal, "a step of kind %q", s.Kind)
 }
 
 // layer adds what work does to a stack.
-func (x *stepRun) layer(ctx context.Context, st *stack, what map[string]any, work func(context.Context, *machine) error) error {
+func (x *stepRun) layer(ctx context.Context, st *stack, what map[string]any,
+	work func(context.Context, *machine) error) error {
 	what["template"], what["layers"] = templateVersion, st.layers
 	if st.rootfs != sandbox.Bare {
 		release, err := os.ReadFile("/etc/os-release") // what programs the host has
@@ -183,10 +188,11 @@ func (x *stepRun) layer(ctx context.Context, st *stack, what map[string]any, wor
 		return fmt.Errorf("naming a layer: %w", err)
 	}
 	cached := true
-	err = x.f.build(ctx, orDefault(st.org), st, string(key), x.env, func(ctx context.Context, m *machine) (built, error) {
-		cached = false
-		return built{}, work(ctx, m)
-	})
+	err = x.f.build(ctx, orDefault(st.org), st, string(key), x.env,
+		func(ctx context.Context, m *machine) (built, error) {
+			cached = false
+			return built{}, work(ctx, m)
+		})
 	if err == nil && cached {
 		x.log.line(x.n, "info", "CACHED")
 	}
@@ -214,13 +220,14 @@ func (x *stepRun) run(ctx context.Context, m *machine, command string) error {
 			x.log.line(x.n, "info", strings.TrimRight(line, "\r\n"))
 		}
 	}
-	_, exit, err := m.StartProcess(ctx, ProcessStart{Argv: shellArgv(command), Env: x.mirrors}, func(e ProcessEvent) error {
-		if e.Kind == Stdout || e.Kind == Stderr {
-			t.add(e.Data)
-			say(e.Data)
-		}
-		return nil
-	})
+	_, exit, err := m.StartProcess(ctx, ProcessStart{Argv: shellArgv(command), Env: x.mirrors},
+		func(e ProcessEvent) error {
+			if e.Kind == Stdout || e.Kind == Stderr {
+				t.add(e.Data)
+				say(e.Data)
+			}
+			return nil
+		})
 	if part.Len() > 0 {
 		x.log.line(x.n, "info", part.String())
 	}
@@ -262,7 +269,8 @@ func (st *stack) setEnv(vars map[string]string) error {
 	for name, value := range vars {
 		value = os.Expand(value, lookup)
 		if !image.SafeEnv(name, value) {
-			return outboard.Errorf(outboard.Invalid, "the variable %q cannot be set to %q: it would change how programs load, resolve or trust, or has no such name; PATH takes absolute directories", name, value)
+			return outboard.Errorf(outboard.Invalid, "the variable %q cannot be set to %q: it would change how "+
+				"programs load, resolve or trust, or has no such name; PATH takes absolute directories", name, value)
 		}
 		add[name] = value
 	}

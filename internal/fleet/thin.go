@@ -104,7 +104,8 @@ func (f *Fleet) thinSession(ctx context.Context, id outboard.SessionID) error {
 		if err := f.cfg.Store.Thin(ctx, mark, keep, drop, f.now()); err != nil {
 			return err
 		}
-		f.log.Info("old checkpoints given up", "session", id, "marked", len(mark), "dropped", len(drop), "kept", len(keep))
+		f.log.Info("old checkpoints given up", "session", id, "marked", len(mark), "dropped", len(drop), "kept",
+			len(keep))
 	}
 	if !waiting {
 		f.thinning.seen[id] = all[len(all)-1].ID

@@ -22,7 +22,8 @@ func (r *rig) saves(t *testing.T, id outboard.SessionID, n, chain int) (all []ou
 			t.Fatal(err)
 		}
 		at := begin.Add(time.Duration(i) * time.Second)
-		k := outboard.Checkpoint{ID: outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint), Session: id, Depth: i % chain,
+		k := outboard.Checkpoint{ID: outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint), Session: id,
+			Depth: i % chain,
 			Delta: ref, CreatedAt: at, DurableAt: at}
 		if i > 0 {
 			k.Prior = all[i-1].ID
@@ -31,7 +32,8 @@ func (r *rig) saves(t *testing.T, id outboard.SessionID, n, chain int) (all []ou
 			k.Parent = k.Prior
 		}
 		all = append(all, k)
-		r.append(t, store.Commit{Session: id, Checkpoint: &k}, &outboard.CheckpointCreated{Checkpoint: k.ID, Bytes: ref.Size})
+		r.append(t, store.Commit{Session: id, Checkpoint: &k}, &outboard.CheckpointCreated{Checkpoint: k.ID,
+			Bytes: ref.Size})
 	}
 	return all
 }
@@ -48,13 +50,16 @@ func TestThin(t *testing.T) {
 	})
 	short, id := r.session(t), r.session(t)
 	few, all := r.saves(t, short, 20, 7), r.saves(t, id, 1000, 8)
-	fork := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread)}
+	fork := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
+		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread)}
 	const forked, made, gone, late = 405, 503, 604, 703
-	_, err := r.store.Fork(t.Context(), id, 700, []store.Fork{{Header: fork, Events: []outboard.Event{outboard.NewEvent(fork.Thread,
-		&outboard.SessionForked{Parent: id, Seq: 700, Checkpoint: all[forked].ID})}}})
+	_, err := r.store.Fork(t.Context(), id, 700,
+		[]store.Fork{{Header: fork, Events: []outboard.Event{outboard.NewEvent(fork.Thread,
+			&outboard.SessionForked{Parent: id, Seq: 700, Checkpoint: all[forked].ID})}}})
 	if err == nil {
-		err = r.store.PutSandbox(t.Context(), outboard.Sandbox{ID: "sbx_of", Session: id, Host: "host-b", State: "live", Checkpoint: all[made].ID,
-			CreatedAt: now, UpdatedAt: now})
+		err = r.store.PutSandbox(t.Context(), outboard.Sandbox{ID: "sbx_of", Session: id, Host: "host-b", State: "live",
+			Checkpoint: all[made].ID,
+			CreatedAt:  now, UpdatedAt: now})
 	}
 	if err == nil {
 		err = f.thin(t.Context())
@@ -89,7 +94,8 @@ func TestThin(t *testing.T) {
 			t.Errorf("%s lost what it builds on", k.ID)
 		}
 	}
-	for _, i := range []int{0, 80, forked, made, late, 928, 980, 999} { // 80 begins the eleventh chain, 928 one of the ten newest
+	// 80 begins the eleventh chain, 928 one of the ten newest
+	for _, i := range []int{0, 80, forked, made, late, 928, 980, 999} {
 		if !stay[all[i].ID] {
 			t.Errorf("%d of %d is given up", i, len(all))
 		}
@@ -150,7 +156,8 @@ func TestThinToSize(t *testing.T) {
 			}
 		}
 		size, err := f.storedBytes(t.Context(), rows, stay)
-		if err != nil || (len(left) < len(all)) != c.gone || c.bytes > 1 && size > c.bytes || len(left) < minStates || left[len(left)-1].ID != all[99].ID {
+		if err != nil || (len(left) < len(all)) != c.gone || c.bytes > 1 && size > c.bytes || len(left) < minStates ||
+			left[len(left)-1].ID != all[99].ID {
 			t.Errorf("for %d bytes %d states stay, with %d: %v", c.bytes, len(left), size, err)
 		}
 	}

@@ -38,26 +38,30 @@ func (p *sticky) Destroy(ctx context.Context, id outboard.SandboxID) error {
 }
 
 func newSticky(p sandbox.Provider, why error) *sticky {
-	return &sticky{Provider: p, why: why, let: make(chan struct{}), gone: make(chan struct{}), gaveUp: make(chan struct{})}
+	return &sticky{Provider: p, why: why, let: make(chan struct{}), gone: make(chan struct{}),
+		gaveUp: make(chan struct{})}
 }
 
-// Broken if a client waits for the removal of a sandbox that could not be made, is told that what it named is missing, or what was half
-// made is never removed.
+// Broken if a client waits for the removal of a sandbox that could not be made, is told that what it named is
+// missing, or what was half made is never removed.
 func TestUnstarted(t *testing.T) {
 	for name, c := range map[string]struct {
 		why  error
 		kind outboard.Kind
 		text string
 	}{
-		"it ended":     {outboard.Errorf(outboard.NotFound, "sandbox x ended while it was made"), outboard.Unavailable, "before it was ready"},
+		"it ended": {outboard.Errorf(outboard.NotFound, "sandbox x ended while it was made"), outboard.Unavailable,
+			"before it was ready"},
 		"it is broken": {errors.New("what only the server knows"), outboard.Internal, ""},
-		"it was slow":  {outboard.Errorf(outboard.Unavailable, "the sandbox was not ready within 30s"), outboard.Unavailable, "was not ready"},
+		"it was slow": {outboard.Errorf(outboard.Unavailable, "the sandbox was not ready within 30s"),
+			outboard.Unavailable, "was not ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			p := newSticky(r.provider, c.why)
 			f := r.fleet(func(c *Config) { c.Provider = p })
-			b := outboard.Box{ID: outboard.NewBoxID(), Template: "base", Env: outboard.EnvConfig{Kind: "cloud"}, EndAt: time.Now().Add(time.Hour)}
+			b := outboard.Box{ID: outboard.NewBoxID(), Template: "base", Env: outboard.EnvConfig{Kind: "cloud"},
+				EndAt: time.Now().Add(time.Hour)}
 			began := time.Now()
 			_, err := f.CreateBox(t.Context(), b, outboard.BlobRef{})
 			if outboard.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.text) {
@@ -88,7 +92,8 @@ func TestUnstartedAtTheEnd(t *testing.T) {
 	r := newRig(t)
 	p := newSticky(r.provider, errors.New("broken"))
 	f := r.fleet(func(c *Config) { c.Provider = p })
-	b := outboard.Box{ID: outboard.NewBoxID(), Template: "base", Env: outboard.EnvConfig{Kind: "cloud"}, EndAt: time.Now().Add(time.Hour)}
+	b := outboard.Box{ID: outboard.NewBoxID(), Template: "base", Env: outboard.EnvConfig{Kind: "cloud"},
+		EndAt: time.Now().Add(time.Hour)}
 	if _, err := f.CreateBox(t.Context(), b, outboard.BlobRef{}); err == nil {
 		t.Fatal("control: it was made")
 	}

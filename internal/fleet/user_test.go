@@ -33,7 +33,8 @@ func (r *rig) userSession(t *testing.T, cfg v1.Config) outboard.SessionID {
 	return r.sessionIn(t, outboard.EnvConfig{Kind: "cloud", Image: imageServer(t, cfg, files, owners)})
 }
 
-// If this failed, an agent would run as another user than the image says, or as root, who is the guest; or could not write where it works.
+// If this failed, an agent would run as another user than the image says, or as root, who is the guest; or could
+// not write where it works.
 func TestSessionUser(t *testing.T) {
 	r := newRig(t)
 	r.provider = nativeProvider(t)
@@ -55,14 +56,17 @@ func TestSessionUser(t *testing.T) {
 		if got := r.bash(t, b, "{ "+whoami+"; "+try+"; } 2>/dev/null"); got != want.who {
 			t.Errorf("USER %q: %q, want %q", user, got, want.who)
 		}
-		if b.Ready.User != want.name || !strings.Contains(b.Ready.Note, want.note) || want.note == "" && b.Ready.Note != "" {
+		if b.Ready.User != want.name || !strings.Contains(b.Ready.Note, want.note) || want.note == "" &&
+			b.Ready.Note != "" {
 			t.Errorf("USER %q: the log says %+v", user, b.Ready)
 		}
 		r.tool(t, b, "write", map[string]any{"file_path": "/workspace/tool", "content": "by a tool"})
-		if got := r.bash(t, b, "[ -O /workspace/tool ] && read -r x </workspace/tool; echo $x; echo more >>/workspace/tool"); got != "by a tool\n" {
+		if got := r.bash(t, b, "[ -O /workspace/tool ] && read -r x </workspace/tool; echo $x; echo more "+
+			">>/workspace/tool"); got != "by a tool\n" {
 			t.Errorf("USER %q: a file of the write tool: %q", user, got)
 		}
-		if got := r.tool(t, b, "read", map[string]any{"file_path": "/srv/secret"}); strings.Contains(got, "of app") != strings.HasPrefix(want.who, "4242") {
+		if got := r.tool(t, b, "read", map[string]any{"file_path": "/srv/secret"}); strings.Contains(got,
+			"of app") != strings.HasPrefix(want.who, "4242") {
 			t.Errorf("USER %q: the read tool says %q", user, got)
 		}
 		release(t, f, b)
@@ -73,7 +77,8 @@ func TestSessionUser(t *testing.T) {
 	}
 }
 
-// If this failed, what the agent made as the image's user would not be its own any more after its sandbox was lost, on the same host or on another.
+// If this failed, what the agent made as the image's user would not be its own any more after its sandbox was
+// lost, on the same host or on another.
 func TestSessionUserRestored(t *testing.T) {
 	r := newRig(t)
 	here, there := nativeProvider(t), nativeProvider(t)
@@ -108,8 +113,8 @@ func TestSessionUserRestored(t *testing.T) {
 	}
 }
 
-// If this failed, whoever visits a session by ssh would be somebody else there than its agent, elsewhere, or without the image's variables,
-// depending on which process the sandbox was made by.
+// If this failed, whoever visits a session by ssh would be somebody else there than its agent, elsewhere, or
+// without the image's variables, depending on which process the sandbox was made by.
 func TestVisitUser(t *testing.T) {
 	r := newRig(t)
 	r.provider = nativeProvider(t)
@@ -119,7 +124,8 @@ func TestVisitUser(t *testing.T) {
 	t.Cleanup(maker.Stop)
 	t.Cleanup(other.Stop)
 	allowed := func(context.Context) error { return nil }
-	for user, want := range map[string]string{"app": "4242\n4343\napp /home/user\n", "root": "1000\n1000\nuser /home/user\n"} {
+	for user, want := range map[string]string{"app": "4242\n4343\napp /home/user\n",
+		"root": "1000\n1000\nuser /home/user\n"} {
 		for dir, at := range map[string]string{"/workspace/app": "/workspace/app\nyes\n", "/srv": "/workspace\nyes\n"} {
 			id := r.userSession(t, v1.Config{User: user, WorkingDir: dir, Env: []string{"FROM_IMAGE=yes"}})
 			look := ProcessStart{Argv: []string{"/bin/sh", "-c", whoami + `; pwd; echo $FROM_IMAGE`}}
@@ -132,9 +138,11 @@ func TestVisitUser(t *testing.T) {
 					t.Fatal(err)
 				}
 				var got bytes.Buffer
-				_, exit, err := b.StartProcess(t.Context(), look, func(e ProcessEvent) error { got.Write(e.Data); return nil })
+				_, exit, err := b.StartProcess(t.Context(), look,
+					func(e ProcessEvent) error { got.Write(e.Data); return nil })
 				if err != nil || exit.Code != 0 || got.String() != want+at {
-					t.Errorf("USER %s, WORKDIR %s, visited by %s: %q, %+v, %v; want %q", user, dir, name, got.String(), exit, err, want+at)
+					t.Errorf("USER %s, WORKDIR %s, visited by %s: %q, %+v, %v; want %q", user, dir, name, got.String(),
+						exit, err, want+at)
 				}
 				release(t, f, b)
 			}
@@ -159,7 +167,8 @@ func TestSessionUserSaid(t *testing.T) {
 	f := r.fleet(func(c *Config) { c.Images = store })
 	t.Cleanup(f.Stop)
 	b := r.acquire(t, f, r.userSession(t, v1.Config{User: "app"}))
-	if got := r.bash(t, b, whoami); got != "1000\n1000\nuser /home/user\n" || !strings.Contains(b.Ready.Note, "runs programs as app, which this provider's sandboxes do not") {
+	if got := r.bash(t, b, whoami); got != "1000\n1000\nuser /home/user\n" ||
+		!strings.Contains(b.Ready.Note, "runs programs as app, which this provider's sandboxes do not") {
 		t.Errorf("tools are %q; the log says %+v", got, b.Ready)
 	}
 }

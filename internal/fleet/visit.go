@@ -16,7 +16,8 @@ const visitTries = 5
 // rests and has none, made as its next turn would make it; may is asked before that. While the visit lasts the
 // sandbox is neither frozen nor stopped. Release ends it. Conflict while a turn is about to make or replace the
 // sandbox, Unavailable where it is on another host.
-func (f *Fleet) VisitSession(ctx context.Context, id outboard.SessionID, may func(context.Context) error) (*Lease, error) {
+func (f *Fleet) VisitSession(ctx context.Context, id outboard.SessionID,
+	may func(context.Context) error) (*Lease, error) {
 	if f.cfg.Provider == nil {
 		return nil, f.noProvider()
 	}
@@ -35,7 +36,8 @@ func (f *Fleet) visit(ctx context.Context, id outboard.SessionID, may func(conte
 		return nil, err
 	}
 	if h.Phase == outboard.PhaseTerminated {
-		return nil, outboard.Errorf(outboard.Conflict, "session %s was stopped (archived) and gets no sandbox any more", id).
+		return nil, outboard.Errorf(outboard.Conflict, "session %s was stopped (archived) and gets no sandbox any more",
+			id).
 			WithHint("outboard fork %s goes on in a new session, with its conversation and its files", id)
 	}
 	cfg, err := f.cfg.Store.SessionConfig(ctx, id)
@@ -92,13 +94,15 @@ func (f *Fleet) dismiss(ctx context.Context, b *Lease) {
 	ctx = context.WithoutCancel(ctx)
 	err := f.Release(ctx, b)
 	if err = errors.Join(err, f.Tidy(ctx, b.session)); err != nil {
-		f.log.Warn("a sandbox that a visit made is left to the reaper", "session", b.session, "sandbox", b.Ready.Sandbox, "err", err)
+		f.log.Warn("a sandbox that a visit made is left to the reaper", "session", b.session, "sandbox",
+			b.Ready.Sandbox, "err", err)
 	}
 }
 
 // join connects to the machine of a session that is in a turn.
 func (f *Fleet) join(ctx context.Context, r Request) (*Lease, error) {
-	busy := outboard.Errorf(outboard.Conflict, "a turn of session %s is about to make its sandbox", r.Session).WithHint("try again in a moment")
+	busy := outboard.Errorf(outboard.Conflict, "a turn of session %s is about to make its sandbox", r.Session).
+		WithHint("try again in a moment")
 	if r.Current == nil {
 		return nil, busy
 	}
@@ -107,7 +111,8 @@ func (f *Fleet) join(ctx context.Context, r Request) (*Lease, error) {
 		return nil, err
 	}
 	defer f.leave(r.Session, s)
-	if s.cur == nil || s.cur.machine.ID() != r.Current.Sandbox || s.cur.machine.Generation() != r.Current.Generation || !s.cur.machine.usable() {
+	if s.cur == nil || s.cur.machine.ID() != r.Current.Sandbox || s.cur.machine.Generation() != r.Current.Generation ||
+		!s.cur.machine.usable() {
 		u, reason, err := f.open(ctx, *r.Current)
 		if err != nil {
 			return nil, err
@@ -128,7 +133,8 @@ func (f *Fleet) join(ctx context.Context, r Request) (*Lease, error) {
 
 // ready returns the machine that the session's log names, or nil.
 func (f *Fleet) ready(ctx context.Context, id outboard.SessionID) (*outboard.SandboxReady, error) {
-	q := store.EventQuery{Desc: true, Limit: 8, Types: []outboard.EventType{outboard.TypeSandboxReady, outboard.TypeSandboxLost,
+	q := store.EventQuery{Desc: true, Limit: 8, Types: []outboard.EventType{outboard.TypeSandboxReady,
+		outboard.TypeSandboxLost,
 		outboard.TypeSessionRewound, outboard.TypeSessionForked}}
 	for {
 		events, err := f.cfg.Store.Events(ctx, id, q)
@@ -169,7 +175,8 @@ func (f *Fleet) elsewhere(ctx context.Context, cur *outboard.SandboxReady) error
 		return nil
 	}
 	if err == nil && row.Host != f.cfg.Host && row.State != stateDestroyed && row.State != stateStopped {
-		err = outboard.Errorf(outboard.Unavailable, "the sandbox of the session is on another host, %s", row.Host).WithHint("ask the server there")
+		err = outboard.Errorf(outboard.Unavailable, "the sandbox of the session is on another host, %s", row.Host).
+			WithHint("ask the server there")
 	}
 	return err
 }

@@ -92,7 +92,8 @@ func TestTemplateWarm(t *testing.T) {
 		t.Fatal(err)
 	}
 	had := len(waiting())
-	if _, err := r.store.ChangeTemplate(t.Context(), b.Template, func(m *outboard.Template) error { m.DeletedAt = b.EndedAt; return nil }); err != nil {
+	if _, err := r.store.ChangeTemplate(t.Context(), b.Template,
+		func(m *outboard.Template) error { m.DeletedAt = b.EndedAt; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.poolTemplates(t.Context()); err != nil {
@@ -110,7 +111,8 @@ func TestWarmShares(t *testing.T) {
 	for i, c := range []struct {
 		org        outboard.OrgID
 		want, have int
-	}{{"a", 3, 3}, {"a", 100, 8}, {"a", 8, 5}, {"a", 1, 0}, {"b", 8, 8}, {"b", 8, 8}, {"c", 8, 8}, {"c", 8, 8}, {"d", 8, 8}, {"d", 6, 6}, {"e", 8, 2}, {"f", 1, 0}} {
+	}{{"a", 3, 3}, {"a", 100, 8}, {"a", 8, 5}, {"a", 1, 0}, {"b", 8, 8}, {"b", 8, 8}, {"c", 8, 8}, {"c", 8, 8}, {"d", 8,
+		8}, {"d", 6, 6}, {"e", 8, 2}, {"f", 1, 0}} {
 		if n := s.take(c.org, c.want); n != c.have {
 			t.Errorf("%d: %s wants %d and has %d, want %d", i, c.org, c.want, n, c.have)
 		}

@@ -10,10 +10,10 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// WorkspaceKey is the session metadata that says what the session's first machine starts with: "<file id>:tar" names an upload
-// in the form that Save makes, whose entries lie below the workspace's own name, "<file id>:tar.gz" a compressed one. A client that
-// sends work along sets it when it creates the session. Every machine before the first checkpoint is made from it; from then on the
-// checkpoints hold the work.
+// WorkspaceKey is the session metadata that says what the session's first machine starts with: "<file id>:tar"
+// names an upload in the form that Save makes, whose entries lie below the workspace's own name, "<file
+// id>:tar.gz" a compressed one. A client that sends work along sets it when it creates the session. Every
+// machine before the first checkpoint is made from it; from then on the checkpoints hold the work.
 const WorkspaceKey = "outboard.workspace"
 
 // WorkspaceGzip is the kind of a compressed upload.
@@ -37,10 +37,12 @@ func (f *Fleet) seed(ctx context.Context, m *machine, r Request) error {
 	}
 	id, kind, _ := strings.Cut(ref, ":")
 	if kind != "tar" && kind != WorkspaceGzip {
-		return outboard.Errorf(outboard.Invalid, "metadata %s must be \"<file id>:tar\" or \"<file id>:tar.gz\", not %q", WorkspaceKey, ref)
+		return outboard.Errorf(outboard.Invalid,
+			"metadata %s must be \"<file id>:tar\" or \"<file id>:tar.gz\", not %q", WorkspaceKey, ref)
 	}
 	file, err := f.cfg.Store.File(ctx, outboard.FileID(id))
-	if err == nil && (file.Org != h.Org || file.Session != "" && file.Session != r.Session) || outboard.KindOf(err) == outboard.NotFound {
+	if err == nil && (file.Org != h.Org || file.Session != "" && file.Session != r.Session) ||
+		outboard.KindOf(err) == outboard.NotFound {
 		err = outboard.Errorf(outboard.NotFound, "there is no file %q", id) // as good as none, to the byte
 	}
 	if err != nil {

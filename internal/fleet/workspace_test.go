@@ -11,8 +11,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// Broken if work that was sent along is not in the first machine, comes back over a checkpoint, or can be the file of another session or
-// organization, of which it even says that there is one.
+// Broken if work that was sent along is not in the first machine, comes back over a checkpoint, or can be the
+// file of another session or organization, of which it even says that there is one.
 func TestSeed(t *testing.T) {
 	r := newRig(t)
 	f := r.fleet()
@@ -20,7 +20,8 @@ func TestSeed(t *testing.T) {
 	b := r.acquire(t, f, from)
 	r.bash(t, b, "echo sent > a")
 	saved := r.checkpoint(t, f, b, from) // a tar in the form that is sent
-	file := outboard.File{ID: outboard.NewID[outboard.FileID](outboard.PrefixFile), Filename: "work.tar", Blob: saved.Delta}
+	file := outboard.File{ID: outboard.NewID[outboard.FileID](outboard.PrefixFile), Filename: "work.tar",
+		Blob: saved.Delta}
 	foreign := file
 	foreign.ID, foreign.Session = outboard.NewID[outboard.FileID](outboard.PrefixFile), from
 	others := file
@@ -63,7 +64,8 @@ func TestSeed(t *testing.T) {
 			t.Errorf("%s: %v", ref, err)
 		}
 		file, _, _ := strings.Cut(ref, ":")
-		if kind == outboard.NotFound && !strings.HasSuffix(fmt.Sprint(err), "finding the work that was sent: there is no file \""+file+"\"") {
+		if kind == outboard.NotFound && !strings.HasSuffix(fmt.Sprint(err),
+			"finding the work that was sent: there is no file \""+file+"\"") {
 			t.Errorf("%s: it says %v", ref, err)
 		}
 		if rows := r.rows(t, id); len(rows) != 0 {

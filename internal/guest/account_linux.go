@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// account is a user of the sandbox. Its rights are those of its ids and nothing more: also root has no capability inside, and on the
-// host nothing at all.
+// account is a user of the sandbox. Its rights are those of its ids and nothing more: also root has no
+// capability inside, and on the host nothing at all.
 type account struct {
 	name     string
 	uid, gid int
@@ -22,7 +22,8 @@ type account struct {
 // maxAccounts bounds what is read of the sandbox's account files, which tools may be able to write.
 const maxAccounts = 1 << 20
 
-// account finds a user by name, or by number as images write it. Where the guest has no identity of its own, everybody is the guest.
+// account finds a user by name, or by number as images write it. Where the guest has no identity of its own,
+// everybody is the guest.
 func (s *server) account(name string) (account, error) {
 	tool := account{name: s.cfg.ToolName, uid: s.cfg.ToolUID, gid: s.cfg.ToolGID, home: s.cfg.Home}
 	if name == "" || name == toolName || name == s.cfg.ToolName {
@@ -148,7 +149,10 @@ func setSize(tty *os.File, size Size) error {
 	}
 	ws := [4]uint16{size.Rows, size.Cols}
 	var ioErr error
-	if err := raw.Control(func(fd uintptr) { ioErr = ioctl(int(fd), syscall.TIOCSWINSZ, unsafe.Pointer(&ws)) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		ioErr = ioctl(int(fd), syscall.TIOCSWINSZ,
+			unsafe.Pointer(&ws))
+	}); err != nil {
 		return err
 	}
 	return ioErr

@@ -8,8 +8,9 @@ import (
 	"unsafe"
 )
 
-// System calls relative to an open directory. Everything the guest does with a name goes through one component at a time on such
-// descriptors, because a tool may swap any directory for a symbolic link between two calls that use a path.
+// System calls relative to an open directory. Everything the guest does with a name goes through one component
+// at a time on such descriptors, because a tool may swap any directory for a symbolic link between two calls
+// that use a path.
 const (
 	atNoFollow  = 0x100
 	atRemoveDir = 0x200
@@ -62,8 +63,8 @@ var (
 	errIsDir      = errors.New("is a directory")
 )
 
-// foreign reports whether fd is on /proc or /sys. What the kernel shows there depends on who looks: the guest must not look for
-// a tool, which can look itself.
+// foreign reports whether fd is on /proc or /sys. What the kernel shows there depends on who looks: the guest
+// must not look for a tool, which can look itself.
 func foreign(fd int) bool {
 	var sf syscall.Statfs_t
 	return syscall.Fstatfs(fd, &sf) == nil && (sf.Type == procMagic || sf.Type == sysfsMagic)
@@ -76,7 +77,8 @@ func readlinkAt(dir int, name string) (string, error) {
 		return "", err
 	}
 	var buf [4096]byte
-	n, _, errno := syscall.Syscall6(syscall.SYS_READLINKAT, uintptr(dir), uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(&buf)),
+	n, _, errno := syscall.Syscall6(syscall.SYS_READLINKAT, uintptr(dir), uintptr(unsafe.Pointer(p)),
+		uintptr(unsafe.Pointer(&buf)),
 		uintptr(len(buf)), 0, 0)
 	if errno != 0 {
 		return "", errno
@@ -90,7 +92,8 @@ func symlinkAt(target string, dir int, name string) error {
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	_, _, errno := syscall.Syscall(syscall.SYS_SYMLINKAT, uintptr(unsafe.Pointer(t)), uintptr(dir), uintptr(unsafe.Pointer(p)))
+	_, _, errno := syscall.Syscall(syscall.SYS_SYMLINKAT, uintptr(unsafe.Pointer(t)), uintptr(dir),
+		uintptr(unsafe.Pointer(p)))
 	return errnoErr(errno)
 }
 
@@ -121,7 +124,8 @@ func setTimes(dir int, name string, mtime syscall.Timespec) error {
 		return err
 	}
 	ts := [2]syscall.Timespec{mtime, mtime}
-	_, _, errno := syscall.Syscall6(syscall.SYS_UTIMENSAT, uintptr(dir), uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(&ts)),
+	_, _, errno := syscall.Syscall6(syscall.SYS_UTIMENSAT, uintptr(dir), uintptr(unsafe.Pointer(p)),
+		uintptr(unsafe.Pointer(&ts)),
 		atNoFollow, 0, 0)
 	return errnoErr(errno)
 }

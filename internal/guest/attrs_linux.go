@@ -11,14 +11,14 @@ import (
 	"unsafe"
 )
 
-// Extended attributes go into a workspace's tar as records of its entries, as other programs that write tars name them, and only those
-// that users may set: others mean something to a kernel, or are not a tool's to give.
+// Extended attributes go into a workspace's tar as records of its entries, as other programs that write tars
+// name them, and only those that users may set: others mean something to a kernel, or are not a tool's to give.
 const (
 	attrRecord = "SCHILY.xattr."
 	userAttr   = "user."
 
-	// maxSavedAttrs bounds the attributes of one file in a tar, and maxSavedAttrBytes their names and values: package tar reads no more
-	// than 1 MiB of records. Most file systems hold less: ext4 some 4 KiB.
+	// maxSavedAttrs bounds the attributes of one file in a tar, and maxSavedAttrBytes their names and values:
+	// package tar reads no more than 1 MiB of records. Most file systems hold less: ext4 some 4 KiB.
 	maxSavedAttrs     = 4096
 	maxSavedAttrBytes = 768 << 10
 	// attrCost is what an attribute takes beside its name and value.
@@ -82,14 +82,16 @@ func attrNames(fd int) ([]string, error) {
 		return nil, err
 	}
 	names := strings.Split(string(list[:n]), "\x00")
-	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, userAttr) || strings.Contains(name, "=") })
+	names = slices.DeleteFunc(names,
+		func(name string) bool { return !strings.HasPrefix(name, userAttr) || strings.Contains(name, "=") })
 	slices.Sort(names)
 	return names, nil
 }
 
 // listAttrs returns nothing where there are no attributes, or more than the kernel names.
 func listAttrs(fd int, list []byte) (int, error) {
-	n, _, errno := syscall.Syscall(syscall.SYS_FLISTXATTR, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(list))), uintptr(len(list)))
+	n, _, errno := syscall.Syscall(syscall.SYS_FLISTXATTR, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(list))),
+		uintptr(len(list)))
 	switch errno {
 	case syscall.EOPNOTSUPP, syscall.ENOSYS, syscall.E2BIG:
 		return 0, nil
@@ -124,8 +126,8 @@ func headerAttrs(h *tar.Header) (map[string]string, error) {
 	return attrs, nil
 }
 
-// giveAttrs gives an open file or directory the attributes of its header. What a file system does not hold is left out: it holds less
-// than another, or none.
+// giveAttrs gives an open file or directory the attributes of its header. What a file system does not hold is
+// left out: it holds less than another, or none.
 func giveAttrs(fd int, h *tar.Header) error {
 	attrs, err := headerAttrs(h)
 	if err != nil {
@@ -164,7 +166,8 @@ func attrCall(call uintptr, fd int, name string, value []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, _, errno := syscall.Syscall6(call, uintptr(fd), uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(unsafe.SliceData(value))),
+	n, _, errno := syscall.Syscall6(call, uintptr(fd), uintptr(unsafe.Pointer(p)),
+		uintptr(unsafe.Pointer(unsafe.SliceData(value))),
 		uintptr(len(value)), 0, 0)
 	return int(n), errnoErr(errno)
 }

@@ -54,12 +54,14 @@ func TestAttrsInSum(t *testing.T) {
 	}
 }
 
-// If this fails, a file with more attributes than a tar holds keeps a workspace from being saved, or an archive has the guest hold any number.
+// If this fails, a file with more attributes than a tar holds keeps a workspace from being saved, or an archive
+// has the guest hold any number.
 func TestAttrsBounded(t *testing.T) {
 	for _, c := range []struct {
 		n, size int
 		fits    bool
-	}{{1, maxSavedAttrBytes - attrCost, true}, {1, maxSavedAttrBytes, false}, {maxSavedAttrs, 10, true}, {maxSavedAttrs + 1, 10, false}} {
+	}{{1, maxSavedAttrBytes - attrCost, true}, {1, maxSavedAttrBytes, false}, {maxSavedAttrs, 10,
+		true}, {maxSavedAttrs + 1, 10, false}} {
 		room := maxSavedAttrBytes
 		for i := range c.n {
 			room = fit(room, i, c.size)
@@ -68,7 +70,8 @@ func TestAttrsBounded(t *testing.T) {
 			t.Errorf("%d attributes of %d bytes: room for %d more", c.n, c.size, room)
 		}
 	}
-	h := &tar.Header{Name: "f", Typeflag: tar.TypeReg, PAXRecords: map[string]string{attrRecord + "user.a": "1", attrRecord + "security.capability": "1", "user.b": "1"}}
+	h := &tar.Header{Name: "f", Typeflag: tar.TypeReg, PAXRecords: map[string]string{attrRecord + "user.a": "1",
+		attrRecord + "security.capability": "1", "user.b": "1"}}
 	if attrs, err := headerAttrs(h); err != nil || len(attrs) != 1 || attrs["user.a"] != "1" {
 		t.Errorf("of a header: %v, %v", attrs, err)
 	}

@@ -15,7 +15,8 @@ func (s *server) base() string {
 	return s.cfg.Workspace
 }
 
-// beginIn says where tools begin. What they write elsewhere than in the saved directories is lost with the machine, so they do not begin there.
+// beginIn says where tools begin. What they write elsewhere than in the saved directories is lost with the
+// machine, so they do not begin there.
 func (s *server) beginIn(_ context.Context, durable <-chan struct{}, c Start, k *sink) outcome {
 	var in struct {
 		Dir string `json:"dir"`

@@ -97,7 +97,8 @@ type table struct {
 }
 
 // openTable reads the receipts in state, which are volatile or not as the journal says. Runs end with ctx.
-func openTable(ctx context.Context, state string, volatile bool, outputs, gen string, prepare preparer) (*table, error) {
+func openTable(ctx context.Context, state string, volatile bool, outputs, gen string,
+	prepare preparer) (*table, error) {
 	t := &table{gen: gen, outputs: outputs, calls: make(map[string]*call), ctx: ctx, prepare: prepare}
 	j, err := openJournal(state, volatile, t.replay)
 	if err != nil {

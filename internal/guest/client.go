@@ -318,7 +318,8 @@ func (x *exchange) feed(ctx context.Context, q request, now int) error {
 	}
 	if q.in != nil {
 		// The sender must be hidden from io.Copy's shortcuts: readers with WriteTo would hold whole files in memory.
-		if _, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{q.in}, make([]byte, chunkSize)); err != nil {
+		if _, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{q.in},
+			make([]byte, chunkSize)); err != nil {
 			return err
 		}
 	}

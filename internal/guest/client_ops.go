@@ -73,19 +73,21 @@ func (c *Client) Hello(ctx context.Context) (Hello, error) {
 	return h, nil
 }
 
-// Start starts a call, or finds it when its key is known. The answer is the call's state, with the outcome when it ended at once; else
-// Wait gets that.
+// Start starts a call, or finds it when its key is known. The answer is the call's state, with the outcome when
+// it ended at once; else Wait gets that.
 func (c *Client) Start(ctx context.Context, s Start) (Result, error) {
 	input := s.Input
 	if len(input) > maxInput {
-		return Result{}, &Error{Code: Invalid, Message: fmt.Sprintf("input of %d bytes; at most %d", len(input), maxInput)}
+		return Result{}, &Error{Code: Invalid, Message: fmt.Sprintf("input of %d bytes; at most %d", len(input),
+			maxInput)}
 	}
 	before, known := c.memory()
 	r, err := c.result(ctx, request{op: opStart, arg: &s, body: input}, s.Key)
 	return c.measured(r, err, before, known)
 }
 
-// Wait returns when the call is no longer running: done, killed, or accepted (before a restart of the guest: outcome unknown).
+// Wait returns when the call is no longer running: done, killed, or accepted (before a restart of the guest:
+// outcome unknown).
 func (c *Client) Wait(ctx context.Context, key string, epoch int64) (Result, error) {
 	return c.Follow(ctx, key, epoch, nil)
 }
@@ -142,7 +144,8 @@ func (c *Client) Get(ctx context.Context, path string, w io.Writer) error {
 // List returns the regular files below dir.
 func (c *Client) List(ctx context.Context, dir string) ([]Stat, error) {
 	var buf bytes.Buffer
-	if err := c.ask(ctx, request{op: opList, arg: &fileArg{Path: []byte(dir)}, out: &buf, max: maxList}, nil); err != nil {
+	if err := c.ask(ctx, request{op: opList, arg: &fileArg{Path: []byte(dir)}, out: &buf, max: maxList},
+		nil); err != nil {
 		return nil, err
 	}
 	var wire []statWire
@@ -186,7 +189,8 @@ func (c *Client) result(ctx context.Context, q request, key string) (Result, err
 	if err := form.DecodeText(f.head, &r); err != nil {
 		return Result{}, c.garbage(err)
 	}
-	if r.Key != key || !validState(r.State) || !validCause(r.Cause) || len(r.FullPath) > maxPath || !utf8.ValidString(r.FullPath) {
+	if r.Key != key || !validState(r.State) || !validCause(r.Cause) || len(r.FullPath) > maxPath ||
+		!utf8.ValidString(r.FullPath) {
 		return Result{}, c.garbage(errors.New("no possible answer about this call"))
 	}
 	r.Output = f.body

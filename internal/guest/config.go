@@ -17,15 +17,17 @@ type ServerConfig struct {
 	First net.Conn `json:"-"`
 	// Generation is the sandbox's; calls for another one are refused.
 	Generation string `json:"generation"`
-	// Await, where it is set, is called once everything is ready and before any connection is served. It returns the generation and
-	// more of Env, for a guest that was started before anybody asked for its sandbox. A guest that waits has a shell ready.
+	// Await, where it is set, is called once everything is ready and before any connection is served. It returns
+	// the generation and more of Env, for a guest that was started before anybody asked for its sandbox. A guest
+	// that waits has a shell ready.
 	Await func(ctx context.Context) (generation string, env []string, err error) `json:"-"`
-	// State is an existing directory for the receipts that the tool's user must not be able to reach. "/proc/self/fd/N" works.
+	// State is an existing directory for the receipts that the tool's user must not be able to reach.
+	// "/proc/self/fd/N" works.
 	State string `json:"state"`
 	// Volatile says that the sandbox does not survive the machine it runs on, so that receipts need no sync to disk.
 	Volatile bool `json:"volatile,omitempty"`
-	// Run is a directory inside the sandbox for call output and shell plumbing, made when absent: readable by the tool's user.
-	// Default /tmp/outboard.
+	// Run is a directory inside the sandbox for call output and shell plumbing, made when absent: readable by
+	// the tool's user. Default /tmp/outboard.
 	Run string `json:"run,omitempty"`
 	// Workspace is where tools start and relative paths begin. Default /workspace.
 	Workspace string `json:"workspace,omitempty"`
@@ -42,12 +44,13 @@ type ServerConfig struct {
 	Env []string `json:"env,omitempty"`
 	// Init makes the server reap orphans, as process 1 (or a subreaper) must.
 	Init bool `json:"init,omitempty"`
-	// Watches is for a kernel that gives a file no new time when it is written through a shared mapping, as gVisor's. Save then looks at what
-	// processes hold, for which the guest needs CAP_SYS_PTRACE, and watches this many directories; files elsewhere are read each time. 0 is
-	// for all other kernels.
+	// Watches is for a kernel that gives a file no new time when it is written through a shared mapping, as
+	// gVisor's. Save then looks at what processes hold, for which the guest needs CAP_SYS_PTRACE, and watches
+	// this many directories; files elsewhere are read each time. 0 is for all other kernels.
 	Watches int `json:"watches,omitempty"`
-	// Map shows directories under other names: a path below From means the same path below To. It exists for guests that run
-	// without a root file system of their own, in tests; Workspace, Home and Roots are names on the From side.
+	// Map shows directories under other names: a path below From means the same path below To. It exists for
+	// guests that run without a root file system of their own, in tests; Workspace, Home and Roots are names on
+	// the From side.
 	Map []Mapping `json:"map,omitempty"`
 }
 
@@ -76,7 +79,8 @@ func (c *ServerConfig) fill() error {
 	if c.ToolUID < 0 || c.ToolGID < 0 {
 		return fmt.Errorf("guest config: tool_uid %d, tool_gid %d: negative", c.ToolUID, c.ToolGID)
 	}
-	for p, def := range map[*string]string{&c.Run: defaultRun, &c.Workspace: defaultWorkspace, &c.Home: defaultHome, &c.ToolName: toolName} {
+	for p, def := range map[*string]string{&c.Run: defaultRun, &c.Workspace: defaultWorkspace, &c.Home: defaultHome,
+		&c.ToolName: toolName} {
 		if *p == "" {
 			*p = def
 		}

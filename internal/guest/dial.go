@@ -12,8 +12,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/uplink"
 )
 
-// opDial is the operation of a connection to a port inside. The guest's first byte says that it is up, then both streams are the
-// connection's.
+// opDial is the operation of a connection to a port inside. The guest's first byte says that it is up, then both
+// streams are the connection's.
 const opDial = "dial"
 
 // dialArg is its argument.
@@ -24,16 +24,19 @@ type dialArg struct {
 // Reserved reports whether a port inside belongs to Outboard: nobody reaches it from outside, by any door.
 func Reserved(port uint16) bool { return uplink.Owns(port) }
 
-// checkPort refuses a port of Outboard's own. The host asks before it dials, and the guest again: either may be older than the other.
+// checkPort refuses a port of Outboard's own. The host asks before it dials, and the guest again: either may be
+// older than the other.
 func checkPort(port uint16) error {
 	if Reserved(port) {
-		return &Error{Code: Denied, Message: fmt.Sprintf("port %d of the sandbox is Outboard's own way out, and is not reached from outside", port)}
+		return &Error{Code: Denied, Message: fmt.Sprintf("port %d of the sandbox is Outboard's own way out, and is "+
+			"not reached from outside", port)}
 	}
 	return nil
 }
 
-// DialPort connects to a TCP port on the sandbox's own loopback. NotFound when nothing listens there, Denied when the port is reserved. ctx
-// bounds connecting only. Close ends the connection, both ways at once; the connection has CloseWrite, too, for what is sent to the port.
+// DialPort connects to a TCP port on the sandbox's own loopback. NotFound when nothing listens there, Denied
+// when the port is reserved. ctx bounds connecting only. Close ends the connection, both ways at once; the
+// connection has CloseWrite, too, for what is sent to the port.
 func (c *Client) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
 	if err := checkPort(port); err != nil {
 		return nil, err
@@ -93,7 +96,8 @@ type portConn struct {
 	broken   atomic.Pointer[error] // why it ended, if not by the program on the port
 }
 
-// Read reads what the port says. Only an end by the program on it is io.EOF: a stream that the end of the sandbox cut short must not look whole.
+// Read reads what the port says. Only an end by the program on it is io.EOF: a stream that the end of the
+// sandbox cut short must not look whole.
 func (p *portConn) Read(b []byte) (int, error) {
 	n, err := p.Conn.Read(b)
 	if broken := p.broken.Load(); err == io.EOF && broken != nil {
@@ -124,7 +128,8 @@ func (p *portConn) SetWriteDeadline(t time.Time) error { return p.tells.SetWrite
 
 // dial sends the request and waits for the connection.
 func (c *Client) dial(ctx context.Context, x *exchange, port uint16) error {
-	if err := c.w.send(ctx, frame{kind: kindRequest, id: x.id, head: newHead(opDial, &dialArg{port}, true)}); err != nil {
+	if err := c.w.send(ctx, frame{kind: kindRequest, id: x.id,
+		head: newHead(opDial, &dialArg{port}, true)}); err != nil {
 		return err
 	}
 	b, err := x.recv(ctx)

@@ -44,7 +44,8 @@ func (s *server) attr(dir string) *os.ProcAttr {
 
 func (s *server) env() []string {
 	return append([]string{
-		"PATH=" + basePath, "HOME=" + s.cfg.real(s.cfg.Home), "USER=" + s.cfg.ToolName, "LOGNAME=" + s.cfg.ToolName, "SHELL=/bin/bash",
+		"PATH=" + basePath, "HOME=" + s.cfg.real(s.cfg.Home), "USER=" + s.cfg.ToolName, "LOGNAME=" +
+			s.cfg.ToolName, "SHELL=/bin/bash",
 		"LANG=C.UTF-8", "TERM=dumb",
 	}, s.cfg.Env...)
 }

@@ -60,8 +60,10 @@ func TestGvisorExec(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := runCall(t, c, Start{Key: fmt.Sprint(i), Epoch: 1, Generation: testGen, Digest: "d", Op: "exec", Input: in, TimeoutMs: x.timeout, OutputLimit: 1 << 19})
-		if r.Cause != x.cause || !strings.HasSuffix(string(r.Output), x.output) || x.cause == causeExited && (r.ExitCode == nil || *r.ExitCode != x.exit) {
+		r := runCall(t, c, Start{Key: fmt.Sprint(i), Epoch: 1, Generation: testGen, Digest: "d", Op: "exec", Input: in,
+			TimeoutMs: x.timeout, OutputLimit: 1 << 19})
+		if r.Cause != x.cause || !strings.HasSuffix(string(r.Output), x.output) || x.cause == causeExited &&
+			(r.ExitCode == nil || *r.ExitCode != x.exit) {
 			t.Errorf("%q: %s %v %.100q", x.argv, r.Cause, r.ExitCode, r.Output)
 		}
 		if x.total > 0 && !r.Truncated && len(r.Output) != x.total {

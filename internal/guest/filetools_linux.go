@@ -26,8 +26,9 @@ const (
 	maxBinaryLook = 8000
 )
 
-// files are the file tools in one call. A call that was judged names the canonical path that was judged: where a link lies on it by now,
-// something else would be opened, and nothing is. Its searches answer in a form that tells paths from text, for the host to judge each.
+// files are the file tools in one call. A call that was judged names the canonical path that was judged: where a
+// link lies on it by now, something else would be opened, and nothing is. Its searches answer in a form that
+// tells paths from text, for the host to judge each.
 type files struct {
 	*server
 	judged bool
@@ -42,7 +43,8 @@ func (f files) opts() int {
 }
 
 // errMoved is a path on which a link lies that was none when the path was judged.
-var errMoved = errors.New("something put a link on this path while the call was under way, and nothing was done; make the call again")
+var errMoved = errors.New("something put a link on this path while the call was under way, and nothing was done; " +
+	"make the call again")
 
 // plain is plain for a path that the call names.
 func (f files) plain(err error) string {
@@ -71,7 +73,8 @@ func (s *server) fileTool(ctx context.Context, durable <-chan struct{}, c Start,
 	<-durable
 	ctx, cancel, limit := lifetime(ctx, c, 0)
 	defer cancel()
-	var answer bytes.Buffer // the sink may have to make a file where the tool's identity may not; every tool bounds what it says
+	// the sink may have to make a file where the tool's identity may not; every tool bounds what it says
+	var answer bytes.Buffer
 	err := s.asTool(func() error {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -103,7 +106,8 @@ func plain(err error) string {
 	case errors.Is(err, syscall.ENXIO):
 		return errNotRegular.Error()
 	case full(err):
-		return "no space is left on the sandbox's disk: remove files from it, or have disk_bytes of its environment, which may limit it, raised"
+		return "no space is left on the sandbox's disk: remove files from it, or have disk_bytes of its " +
+			"environment, which may limit it, raised"
 	}
 	return err.Error()
 }
@@ -134,7 +138,8 @@ func (s *server) openWith(p string, opts int) (*os.File, int64, error) {
 		return f, st.Size, nil
 	}
 	var kind syscall.Stat_t
-	if errors.Is(err, errNotRegular) && fstatat(at.dir, at.name, &kind) == nil && kind.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+	if errors.Is(err, errNotRegular) && fstatat(at.dir, at.name, &kind) == nil &&
+		kind.Mode&syscall.S_IFMT == syscall.S_IFDIR {
 		err = errIsDir
 	}
 	return nil, 0, err
@@ -182,13 +187,16 @@ func (f files) read(_ context.Context, input json.RawMessage, w io.Writer) error
 }
 
 // errBinary is a file that is neither text nor something that a model can look at.
-var errBinary = errors.New("is not text: it has NUL bytes. Look at it with a command, such as file, strings or xxd; text in UTF-16 is " +
+var errBinary = errors.New("is not text: it has NUL bytes. Look at it with a command, such as file, strings or xxd; " +
+	"text in UTF-16 is " +
 	"converted with iconv")
 
-// describe writes the line by which the host finds the content of a file that is no text, and knows that it is what was read here.
+// describe writes the line by which the host finds the content of a file that is no text, and knows that it is
+// what was read here.
 func describe(f *os.File, media string, size int64, w io.Writer) error {
 	if size > MaxMedia {
-		return fmt.Errorf("is a %s of %d bytes, and a model takes at most %d: make a smaller copy of it", media, size, MaxMedia)
+		return fmt.Errorf("is a %s of %d bytes, and a model takes at most %d: make a smaller copy of it", media, size,
+			MaxMedia)
 	}
 	hash := sha256.New()
 	n, err := io.Copy(hash, io.LimitReader(f, MaxMedia+1))
@@ -198,8 +206,8 @@ func describe(f *os.File, media string, size int64, w io.Writer) error {
 	return err
 }
 
-// numbered returns lines first to last (from 1; last below 1 means the end) with their numbers, without the line feed of the last one of a
-// range. Memory stays bounded however long the file's lines are.
+// numbered returns lines first to last (from 1; last below 1 means the end) with their numbers, without the line
+// feed of the last one of a range. Memory stays bounded however long the file's lines are.
 func numbered(r io.Reader, first, last, size int64) ([]byte, error) {
 	br := bufio.NewReaderSize(r, 64<<10)
 	var out []byte
@@ -239,9 +247,11 @@ func numbered(r io.Reader, first, last, size int64) ([]byte, error) {
 
 func tooMuch(first, last, n, size int64) error {
 	if last < 1 {
-		return fmt.Errorf("%d bytes are more than the %d that one read returns; use view_range, e.g. [1, 500]", size, maxRead)
+		return fmt.Errorf("%d bytes are more than the %d that one read returns; use view_range, e.g. [1, 500]", size,
+			maxRead)
 	}
-	return fmt.Errorf("lines %d to %d are more than the %d bytes that one read returns; use a smaller view_range", first, n, maxRead)
+	return fmt.Errorf("lines %d to %d are more than the %d bytes that one read returns; use a smaller view_range",
+		first, n, maxRead)
 }
 
 // write replaces or makes a file.
@@ -299,7 +309,8 @@ func (f files) edit(_ context.Context, input json.RawMessage, w io.Writer) error
 	n := strings.Count(text, in.OldString)
 	switch {
 	case n == 0 && strings.Contains(text, strings.ReplaceAll(in.OldString, "\n", "\r\n")):
-		return fmt.Errorf("%s: old_string was not found, but is there with \\r\\n at the end of its lines, as this file has them", in.FilePath)
+		return fmt.Errorf("%s: old_string was not found, but is there with \\r\\n at the end of its lines, as this "+
+			"file has them", in.FilePath)
 	case n == 0:
 		return fmt.Errorf("%s: old_string was not found", in.FilePath)
 	case n > 1 && !in.ReplaceAll:
@@ -308,15 +319,16 @@ func (f files) edit(_ context.Context, input json.RawMessage, w io.Writer) error
 	if grown := len(text) + n*(len(in.NewString)-len(in.OldString)); grown > 4*maxEdit {
 		return fmt.Errorf("%s: the result would have %d bytes; at most %d", in.FilePath, grown, 4*maxEdit)
 	}
-	if err := f.replace(in.FilePath, strings.NewReader(strings.ReplaceAll(text, in.OldString, in.NewString))); err != nil {
+	if err := f.replace(in.FilePath,
+		strings.NewReader(strings.ReplaceAll(text, in.OldString, in.NewString))); err != nil {
 		return fmt.Errorf("%s: %s", in.FilePath, f.plain(err))
 	}
 	fmt.Fprintf(w, "edited %s (%d replacements)", in.FilePath, n)
 	return nil
 }
 
-// replace makes a file's content appear at once, keeping the mode of the one that was there. Where the directory forbids a second
-// name, it writes into the file.
+// replace makes a file's content appear at once, keeping the mode of the one that was there. Where the directory
+// forbids a second name, it writes into the file.
 func (f files) replace(p string, r io.Reader) error {
 	at, err := f.resolve(p, makeParents|f.opts())
 	if err != nil {
@@ -378,8 +390,8 @@ func (p place) create(mode uint32) (*os.File, error) {
 	return nil, errors.New("no name for a temporary file is free")
 }
 
-// commit fills a temporary file and gives it the place's name; last runs between the two. A file that is mounted there cannot lose its place, and
-// is written into.
+// commit fills a temporary file and gives it the place's name; last runs between the two. A file that is mounted
+// there cannot lose its place, and is written into.
 func (p place) commit(f *os.File, r io.Reader, last func(fd int) error) error {
 	_, err := io.Copy(struct{ io.Writer }{f}, r)
 	if err == nil && last != nil {

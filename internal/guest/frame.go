@@ -20,13 +20,15 @@ const (
 	chunkSize = 64 << 10
 	// readAhead is the buffer of a connection's reader: enough for the frames of a call. Larger ones are read past it.
 	readAhead = 4 << 10
-	// window is how many data frames of one stream may be under way. A slow consumer stops its own stream, not the connection.
+	// window is how many data frames of one stream may be under way. A slow consumer stops its own stream, not
+	// the connection.
 	window = 16
 	// creditBatch is how many consumed data frames one credit frame gives back.
 	creditBatch = window / 2
 	// maxStream bounds one stream in bytes, against a peer that never ends.
 	maxStream = 64 << 30
-	// maxInput bounds the input of one call. The control plane takes request bodies of 32 MiB, so no tool input is larger.
+	// maxInput bounds the input of one call. The control plane takes request bodies of 32 MiB, so no tool input
+	// is larger.
 	maxInput = 32 << 20
 	// maxOutput bounds the output returned with one result; it has to fit a frame. More stays in the file.
 	maxOutput = 512 << 10
@@ -52,8 +54,8 @@ const (
 	kindLine                     // body: the newest line of the call that the exchange waits for
 )
 
-// frame is one message. On the wire: length of the rest (4 bytes), kind (1), id (4), length of head (4), head, body; integers
-// are big endian.
+// frame is one message. On the wire: length of the rest (4 bytes), kind (1), id (4), length of head (4), head,
+// body; integers are big endian.
 type frame struct {
 	kind kind
 	id   uint32
@@ -125,8 +127,8 @@ type wire struct {
 
 func newWire(conn net.Conn) *wire { return &wire{conn: conn, sem: make(chan struct{}, 1)} }
 
-// send writes one frame, or gives up with ctx. A frame that was cut in the middle costs the connection, which send closes; giving
-// up before the first byte costs nothing.
+// send writes one frame, or gives up with ctx. A frame that was cut in the middle costs the connection, which
+// send closes; giving up before the first byte costs nothing.
 func (w *wire) send(ctx context.Context, f frame) error {
 	select {
 	case w.sem <- struct{}{}:

@@ -60,8 +60,8 @@ type Entry struct {
 type FileRef struct {
 	Path Name
 	User string // "" = the tool's user
-	// Whole lets what WriteFile writes take the file's place at once, and a write that breaks off leave what was there. Programs that have the file
-	// open see nothing of it then, and other names of it keep what they have.
+	// Whole lets what WriteFile writes take the file's place at once, and a write that breaks off leave what was
+	// there. Programs that have the file open see nothing of it then, and other names of it keep what they have.
 	Whole bool
 }
 
@@ -81,18 +81,19 @@ func (c *Client) Stat(ctx context.Context, f FileRef) (Entry, error) {
 	return c.entry(ctx, request{op: opStat, arg: &fsArg{FileRef: f}})
 }
 
-// Real returns the canonical form of a path as the file tools see it: absolute, with every link followed. A relative path begins where tools
-// do. What does not exist is named below the directory that does.
+// Real returns the canonical form of a path as the file tools see it: absolute, with every link followed. A
+// relative path begins where tools do. What does not exist is named below the directory that does.
 func (c *Client) Real(ctx context.Context, path string) (string, error) {
 	e, err := c.entry(ctx, request{op: opReal, arg: &fsArg{FileRef: FileRef{Path: Name(path)}}})
 	return string(e.Path), err
 }
 
-// ReadDir returns what is below a directory, depth levels deep (at least 1), each directory before its content. Links are not
-// followed but for the directory itself.
+// ReadDir returns what is below a directory, depth levels deep (at least 1), each directory before its content.
+// Links are not followed but for the directory itself.
 func (c *Client) ReadDir(ctx context.Context, f FileRef, depth int) ([]Entry, error) {
 	var buf limitedBuffer
-	if err := c.ask(ctx, request{op: opReadDir, arg: &fsArg{FileRef: f, Depth: depth}, out: &buf, max: maxList}, nil); err != nil {
+	if err := c.ask(ctx, request{op: opReadDir, arg: &fsArg{FileRef: f, Depth: depth}, out: &buf, max: maxList},
+		nil); err != nil {
 		return nil, err
 	}
 	var list []Entry
@@ -122,8 +123,8 @@ func (c *Client) ReadFile(ctx context.Context, f FileRef, offset, length int64, 
 	return c.ask(ctx, request{op: opRead, arg: &fsArg{FileRef: f, Offset: offset, Length: length}, out: w}, nil)
 }
 
-// WriteFile replaces a file's content with r, or makes it with its parents. The file belongs to the user then, and has exactly attrs
-// as user extended attributes below "e2b.".
+// WriteFile replaces a file's content with r, or makes it with its parents. The file belongs to the user then,
+// and has exactly attrs as user extended attributes below "e2b.".
 func (c *Client) WriteFile(ctx context.Context, f FileRef, attrs map[string]string, r io.Reader) (Entry, error) {
 	return c.entry(ctx, request{op: opWrite, arg: &fsArg{FileRef: f, Attrs: attrs}, in: r})
 }
@@ -153,7 +154,8 @@ const (
 
 // Watch tells f what changes below a directory, OpReady first, until ctx ends, f fails, or the directory is gone.
 func (c *Client) Watch(ctx context.Context, f FileRef, recursive bool, each func(Change) error) error {
-	return c.ask(ctx, request{op: opWatch, arg: &fsArg{FileRef: f, Recursive: recursive}, out: &changeWriter{f: each}}, nil)
+	return c.ask(ctx, request{op: opWatch, arg: &fsArg{FileRef: f, Recursive: recursive}, out: &changeWriter{f: each}},
+		nil)
 }
 
 // maxChange bounds one encoded Change: a path in base64, and the rest.

@@ -127,8 +127,9 @@ func (f *fsCall) run(ctx context.Context, op string, a fsArg, r *receiver, st *s
 	return form.None{}, err
 }
 
-// access runs do as the user, or, when the user may not, as the guest, which then follows no link: whoever asks through the host owns
-// the whole sandbox, but a link that a program in it planted must not lead the guest elsewhere.
+// access runs do as the user, or, when the user may not, as the guest, which then follows no link: whoever asks
+// through the host owns the whole sandbox, but a link that a program in it planted must not lead the guest
+// elsewhere.
 func (f *fsCall) access(do func(opts int) error) error {
 	err := f.s.as(f.acc, func() error { return do(0) })
 	if errors.Is(err, fs.ErrPermission) && !f.s.sameID {
@@ -149,7 +150,8 @@ func (f *fsCall) stat() (form.Message, error) {
 		e, err = f.entry(at.dir, at.name, f.path)
 		return err
 	})
-	if errors.Is(err, syscall.ENOTDIR) { // below a file there is nothing, which is an answer, and no mistake in the question
+	// below a file there is nothing, which is an answer, and no mistake in the question
+	if errors.Is(err, syscall.ENOTDIR) {
 		err = &Error{Code: NotFound, Message: fmt.Sprintf("%q: %s", f.path, plain(err))}
 	}
 	return &e, err
@@ -302,7 +304,8 @@ func (f *fsCall) mkdir() (form.Message, error) {
 		defer at.close()
 		if err := syscall.Mkdirat(at.dir, at.name, 0o755); err != nil {
 			var st syscall.Stat_t
-			if err == syscall.EEXIST && fstatat(at.dir, at.name, &st) == nil && st.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+			if err == syscall.EEXIST && fstatat(at.dir, at.name, &st) == nil &&
+				st.Mode&syscall.S_IFMT == syscall.S_IFDIR {
 				return &Error{Code: Conflict, Message: "directory already exists: " + f.path}
 			}
 			return err
@@ -528,7 +531,8 @@ func setXattr(fd int, name, value string) error {
 		return err
 	}
 	v := append([]byte(value), 0)
-	_, _, errno := syscall.Syscall6(syscall.SYS_FSETXATTR, uintptr(fd), uintptr(unsafe.Pointer(n)), uintptr(unsafe.Pointer(&v[0])),
+	_, _, errno := syscall.Syscall6(syscall.SYS_FSETXATTR, uintptr(fd), uintptr(unsafe.Pointer(n)),
+		uintptr(unsafe.Pointer(&v[0])),
 		uintptr(len(value)), 0, 0)
 	return errnoErr(errno)
 }

@@ -18,7 +18,8 @@ import (
 // If this fails, bytes from the other side of a sandbox's border crash this one, or are read as something they are not.
 func FuzzReadFrame(f *testing.F) {
 	f.Add(appendFrame(nil, frame{kind: kindRequest, id: 1, head: helloHead}))
-	f.Add(appendFrame(nil, frame{kind: kindRequest, id: 2, head: newHead(opStart, &Start{Key: "k", Op: "exec"}, false), body: []byte(`{"argv":["x"]}`)}))
+	f.Add(appendFrame(nil, frame{kind: kindRequest, id: 2, head: newHead(opStart, &Start{Key: "k", Op: "exec"}, false),
+		body: []byte(`{"argv":["x"]}`)}))
 	f.Add(appendFrame(nil, frame{kind: kindData, id: 7, body: []byte("data")}))
 	f.Add([]byte{0, 0, 0, 0})
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 1, 2, 3})
@@ -91,7 +92,8 @@ func FuzzClient(f *testing.F) {
 			func() error { return c.Load(ctx, "l", bytes.NewReader(make([]byte, 200_000))) },
 			func() error { _, err := c.Processes(ctx); return err },
 			func() error {
-				_, _, err := c.StartProcess(ctx, ProcessStart{Argv: []string{"x"}}, func(ProcessEvent) error { return nil })
+				_, _, err := c.StartProcess(ctx, ProcessStart{Argv: []string{"x"}},
+					func(ProcessEvent) error { return nil })
 				return err
 			},
 			func() error { return c.Watch(ctx, FileRef{Path: "/x"}, true, func(Change) error { return nil }) },
@@ -158,29 +160,40 @@ func TestHostileGuest(t *testing.T) {
 		op     func(context.Context, *Client) error
 		want   error
 	}{
-		"silence":                {func(net.Conn) {}, start, context.DeadlineExceeded},
-		"an endless tar":         {forever(data), save, ErrDisconnected}, // ends with the window that it ignores
-		"endless data, no need":  {forever(data), start, ErrDisconnected},
-		"an endless list":        {forever(data), list, ErrDisconnected},
-		"endless credit":         {forever(frame{kind: kindCredit, id: 1}), start, ErrDisconnected},
-		"endless other answers":  {forever(frame{kind: kindResponse, id: 9}), start, ErrDisconnected},
-		"requests":               {once(frame{kind: kindRequest, id: 1}), start, ErrDisconnected},
-		"data after the end":     {once(frame{kind: kindEnd, id: 1}, frame{kind: kindData, id: 1}), start, ErrDisconnected},
-		"an oversized chunk":     {once(frame{kind: kindData, id: 1, body: make([]byte, chunkSize+1)}), save, ErrDisconnected},
-		"garbage":                {func(c net.Conn) { c.Write(bytes.Repeat([]byte("garbage!"), 100)) }, start, ErrDisconnected},
-		"half a frame":           {func(c net.Conn) { c.Write([]byte{0, 0, 1}); c.Close() }, start, ErrDisconnected},
-		"no head":                {once(frame{kind: kindResponse, id: 1}), start, ErrDisconnected},
-		"bad JSON":               {once(frame{kind: kindResponse, id: 1, head: []byte("{")}), hello, ErrDisconnected},
-		"JSON":                   {once(frame{kind: kindResponse, id: 1, head: []byte(`{"key":"k","state":"done"}`)}), start, ErrDisconnected},
-		"half a message":         {once(frame{kind: kindResponse, id: 1, head: done("k", StateDone)[:5]}), start, ErrDisconnected},
-		"more than a message":    {once(frame{kind: kindResponse, id: 1, head: append(done("k", StateDone), 0)}), start, ErrDisconnected},
-		"another call's result":  {once(frame{kind: kindResponse, id: 1, head: done("x", StateDone)}), start, ErrDisconnected},
-		"an unheard-of state":    {once(frame{kind: kindResponse, id: 1, head: done("k", "happy")}), start, ErrDisconnected},
-		"a list of garbage":      {once(data, frame{kind: kindResponse, id: 1, head: form.Encode(form.None{})}), list, ErrDisconnected},
-		"a hang-up":              {func(c net.Conn) { c.Close() }, start, ErrDisconnected},
-		"an unreadable refusal":  {once(frame{kind: kindFailure, id: 1, head: []byte("x")}), start, nil},
-		"a tar of another size":  {once(data, frame{kind: kindResponse, id: 1, head: form.Encode(&Saved{Changed: true, Bytes: 7})}), save, nil},
-		"a change without a tar": {once(frame{kind: kindResponse, id: 1, head: form.Encode(&Saved{Changed: true})}), save, nil},
+		"silence":               {func(net.Conn) {}, start, context.DeadlineExceeded},
+		"an endless tar":        {forever(data), save, ErrDisconnected}, // ends with the window that it ignores
+		"endless data, no need": {forever(data), start, ErrDisconnected},
+		"an endless list":       {forever(data), list, ErrDisconnected},
+		"endless credit":        {forever(frame{kind: kindCredit, id: 1}), start, ErrDisconnected},
+		"endless other answers": {forever(frame{kind: kindResponse, id: 9}), start, ErrDisconnected},
+		"requests":              {once(frame{kind: kindRequest, id: 1}), start, ErrDisconnected},
+		"data after the end": {once(frame{kind: kindEnd, id: 1}, frame{kind: kindData, id: 1}), start,
+			ErrDisconnected},
+		"an oversized chunk": {once(frame{kind: kindData, id: 1, body: make([]byte, chunkSize+1)}), save,
+			ErrDisconnected},
+		"garbage": {func(c net.Conn) { c.Write(bytes.Repeat([]byte("garbage!"), 100)) }, start,
+			ErrDisconnected},
+		"half a frame": {func(c net.Conn) { c.Write([]byte{0, 0, 1}); c.Close() }, start, ErrDisconnected},
+		"no head":      {once(frame{kind: kindResponse, id: 1}), start, ErrDisconnected},
+		"bad JSON":     {once(frame{kind: kindResponse, id: 1, head: []byte("{")}), hello, ErrDisconnected},
+		"JSON": {once(frame{kind: kindResponse, id: 1, head: []byte(`{"key":"k","state":"done"}`)}),
+			start, ErrDisconnected},
+		"half a message": {once(frame{kind: kindResponse, id: 1, head: done("k", StateDone)[:5]}), start,
+			ErrDisconnected},
+		"more than a message": {once(frame{kind: kindResponse, id: 1, head: append(done("k", StateDone), 0)}), start,
+			ErrDisconnected},
+		"another call's result": {once(frame{kind: kindResponse, id: 1, head: done("x", StateDone)}), start,
+			ErrDisconnected},
+		"an unheard-of state": {once(frame{kind: kindResponse, id: 1, head: done("k", "happy")}), start,
+			ErrDisconnected},
+		"a list of garbage": {once(data, frame{kind: kindResponse, id: 1, head: form.Encode(form.None{})}), list,
+			ErrDisconnected},
+		"a hang-up":             {func(c net.Conn) { c.Close() }, start, ErrDisconnected},
+		"an unreadable refusal": {once(frame{kind: kindFailure, id: 1, head: []byte("x")}), start, nil},
+		"a tar of another size": {once(data, frame{kind: kindResponse, id: 1,
+			head: form.Encode(&Saved{Changed: true, Bytes: 7})}), save, nil},
+		"a change without a tar": {once(frame{kind: kindResponse, id: 1, head: form.Encode(&Saved{Changed: true})}),
+			save, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			patience := time.Minute
@@ -259,7 +272,8 @@ type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 
-// newGuestConn is a client of a server without a sandbox: it answers hello, sends much for get, and never ends anything else.
+// newGuestConn is a client of a server without a sandbox: it answers hello, sends much for get, and never ends
+// anything else.
 func newGuestConn(t *testing.T) (*Client, net.Conn) {
 	t.Helper()
 	here, there := net.Pipe()

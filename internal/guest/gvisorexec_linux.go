@@ -51,7 +51,8 @@ func (c *children) gvisorExec(p *process, out int, w io.Writer) (ended, alone bo
 	buf := takeBuffer()
 	defer giveBuffer(buf)
 	for range gvisorExecReads {
-		n, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&polls)), uintptr(len(polls)), uintptr(unsafe.Pointer(&patience)), 0, 0, 0)
+		n, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&polls)), uintptr(len(polls)),
+			uintptr(unsafe.Pointer(&patience)), 0, 0, 0)
 		if errno == syscall.EINTR {
 			continue
 		}

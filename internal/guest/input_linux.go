@@ -5,8 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// The inputs of calls come from models, as JSON. Those of the two that run programs are read by scanner, which knows the plain JSON that nearly all
-// of them are: encoding/json makes tables of a type first, in every sandbox anew. What is not plain is left to it, and so is every refusal.
+// The inputs of calls come from models, as JSON. Those of the two that run programs are read by scanner, which
+// knows the plain JSON that nearly all of them are: encoding/json makes tables of a type first, in every sandbox
+// anew. What is not plain is left to it, and so is every refusal.
 
 // readExec decodes the input of op exec.
 func readExec(input []byte) (in execInput, err error) {
@@ -52,8 +53,8 @@ func readBash(input []byte) (in bashInput, err error) {
 	return in, err
 }
 
-// scanner takes values off JSON. bad says that something is no JSON, or may mean to encoding/json what it does not mean here; then there is
-// nothing more.
+// scanner takes values off JSON. bad says that something is no JSON, or may mean to encoding/json what it does
+// not mean here; then there is nothing more.
 type scanner struct {
 	rest []byte
 	bad  bool
@@ -205,7 +206,8 @@ func (p *scanner) escaped(n int) string {
 // escapes are what may follow a backslash, and what they stand for.
 const escapes = "\"\"\\\\//b\bf\fn\nr\rt\t"
 
-// escape takes what follows a backslash. Half a character, of which encoding/json may make another with the next, is not plain.
+// escape takes what follows a backslash. Half a character, of which encoding/json may make another with the
+// next, is not plain.
 func (p *scanner) escape(s []byte) []byte {
 	if len(p.rest) == 0 {
 		return s

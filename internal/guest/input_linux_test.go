@@ -15,13 +15,15 @@ var inputs = []string{
 	``, ` `, `null`, `[]`, `"x"`, `{`, `{}}`, `{}x`, "{}\x00", "\x00{}", `{"argv":["a",]}`, `{"argv":["a"],}`, `{"argv":["a" "b"]}`, `{"argv":[1]}`, `{"argv":[null]}`,
 	`{"argv":null,"env":null,"cwd":null}`, `{"ARGV":["a"],"Cwd":"x","Command":"y"}`, `{"argv":["a"],"argv":["b"]}`, `{"env":{"a":"b"},"env":{"c":"d"}}`,
 	`{"env":{"a":"b","a":"c"}}`, `{"env":{"a":1}}`, `{"other":[{"argv":["x"]}],"argv":["a"]}`, `{"command":"\ud83d\ude00 \ud83d x"}`, `{"command":"\u00"}`,
-	`{"command":"\u00zz"}`, `{"command":"\x"}`, `{"command":"`, `{"command":"\`, `{"command":"a` + "\n" + `b"}`, "{\"command\":\"\xff\"}", "{\"command\":\"\\n\xff\"}",
+	`{"command":"\u00zz"}`, `{"command":"\x"}`, `{"command":"`, `{"command":"\`, `{"command":"a` + "\n" +
+		`b"}`, "{\"command\":\"\xff\"}", "{\"command\":\"\\n\xff\"}",
 	`{"command":1}`, `{"restart":1}`, `{"restart":truex}`, `{"restart":tru`, `{"timeout_ms":-1}`, `{"timeout_ms":1.0}`, `{"timeout_ms":1e3}`, `{"timeout_ms":01}`,
 	`{"timeout_ms":9223372036854775808}`, `{"timeout_ms":"1"}`, `{"timeout_ms":}`, `{"command" "x"}`, `{command:"x"}`, `{"command":"x";"restart":true}`,
 	`{"\u0063ommand":"x"}`,
 }
 
-// readsAsJSON fails the test where an input is read as something else than encoding/json makes of it, or refused in other words.
+// readsAsJSON fails the test where an input is read as something else than encoding/json makes of it, or refused
+// in other words.
 func readsAsJSON(t *testing.T, input string) {
 	t.Helper()
 	var exec execInput
@@ -42,7 +44,8 @@ func TestInputsAreJSON(t *testing.T) {
 	}
 }
 
-// If this fails, inputs as models write them are not plain, and the first call of each sandbox pays for the tables of encoding/json.
+// If this fails, inputs as models write them are not plain, and the first call of each sandbox pays for the
+// tables of encoding/json.
 func TestPlainInputs(t *testing.T) {
 	for _, input := range inputs[:11] {
 		p := scanner{rest: []byte(input)}
@@ -66,7 +69,8 @@ func TestPlainInputs(t *testing.T) {
 	}
 }
 
-// If this fails, some input means one thing to whoever judged the call, who reads it with encoding/json, and another to the guest that runs it.
+// If this fails, some input means one thing to whoever judged the call, who reads it with encoding/json, and
+// another to the guest that runs it.
 func FuzzInputs(f *testing.F) {
 	for _, input := range inputs {
 		f.Add(input)

@@ -14,13 +14,15 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
-// The journal is one file of records in the order they were made durable. The file is filled with zeros ahead of its end, so that
-// making a record durable is one fdatasync that changes no metadata. A record is: length (4 bytes, big endian), checksum of the
-// payload (4), payload (a message of package form). A length of zero is the end. A record that a crash tore fails its checksum and is the end as well:
-// it was not answered, so nobody relies on it.
+// The journal is one file of records in the order they were made durable. The file is filled with zeros ahead of
+// its end, so that making a record durable is one fdatasync that changes no metadata. A record is: length (4
+// bytes, big endian), checksum of the payload (4), payload (a message of package form). A length of zero is the
+// end. A record that a crash tore fails its checksum and is the end as well: it was not answered, so nobody
+// relies on it.
 //
-// A volatile journal is for a sandbox that ends with the machine's boot, as its processes and its overlay do: nobody reads the file
-// after that, so it lives in the page cache and nothing waits for a disk. A guest that dies and starts again finds it all the same.
+// A volatile journal is for a sandbox that ends with the machine's boot, as its processes and its overlay do:
+// nobody reads the file after that, so it lives in the page cache and nothing waits for a disk. A guest that
+// dies and starts again finds it all the same.
 type journal struct {
 	dir      string
 	volatile bool
@@ -72,7 +74,8 @@ const (
 	compactAt = 8 << 20
 )
 
-// openJournal opens or makes the journal in dir, replays its records in order, and clears whatever a crash left after them.
+// openJournal opens or makes the journal in dir, replays its records in order, and clears whatever a crash left
+// after them.
 func openJournal(dir string, volatile bool, replay func(record)) (*journal, error) {
 	j := &journal{dir: dir, volatile: volatile}
 	f, err := os.OpenFile(filepath.Join(dir, journalName), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
@@ -87,8 +90,8 @@ func openJournal(dir string, volatile bool, replay func(record)) (*journal, erro
 	return j, nil
 }
 
-// MakeJournal makes an empty journal with room in it, of user uid, in the directory of a guest that is to be started: a file and its first
-// room can be dear, and the guest would make them while somebody waits.
+// MakeJournal makes an empty journal with room in it, of user uid, in the directory of a guest that is to be
+// started: a file and its first room can be dear, and the guest would make them while somebody waits.
 func MakeJournal(dir string, uid int) error {
 	f, err := os.OpenFile(filepath.Join(dir, journalName), os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -101,8 +104,8 @@ func MakeJournal(dir string, uid int) error {
 	return f.Chown(uid, uid)
 }
 
-// untouched reports whether nothing was ever written to the journal: all of its room is there, and it begins with none. Where nothing is
-// lost but with the machine, what was written begins with what was written first.
+// untouched reports whether nothing was ever written to the journal: all of its room is there, and it begins
+// with none. Where nothing is lost but with the machine, what was written begins with what was written first.
 func (j *journal) untouched() bool {
 	var head [8]byte
 	fi, err := j.f.Stat()
@@ -130,7 +133,8 @@ func (j *journal) recover(replay func(record)) error {
 		j.size = journalStep
 		return nil
 	}
-	// What follows may be a torn record and, behind it, bytes that look like one: none of it may be read after the next append.
+	// What follows may be a torn record and, behind it, bytes that look like one: none of it may be read after
+	// the next append.
 	if err := j.f.Truncate(j.off); err != nil {
 		return err
 	}
@@ -183,7 +187,8 @@ func encodeRecord(rec record) ([]byte, error) {
 	return append(b, data...), nil
 }
 
-// checksum tells a record from one that is not all there: FNV-1a, because that has no tables, which each sandbox would have to make.
+// checksum tells a record from one that is not all there: FNV-1a, because that has no tables, which each sandbox
+// would have to make.
 func checksum(data []byte) uint32 {
 	sum := uint32(2166136261)
 	for _, c := range data {
@@ -192,7 +197,8 @@ func checksum(data []byte) uint32 {
 	return sum
 }
 
-// extend makes room for need more bytes after off. A full disk fails here, before anything was written, and is not sticky.
+// extend makes room for need more bytes after off. A full disk fails here, before anything was written, and is
+// not sticky.
 func (j *journal) extend(need int64) error {
 	for j.size < j.off+need {
 		if err := j.fill(); err != nil {
@@ -228,8 +234,9 @@ func (j *journal) flush(sync func() error) error {
 	return sync()
 }
 
-// write puts a record into the file and returns the offset up to which sync must go to make it durable. promise changes the room
-// kept for outcomes of calls under way: +maxRecord when one is accepted, -maxRecord with its outcome.
+// write puts a record into the file and returns the offset up to which sync must go to make it durable. promise
+// changes the room kept for outcomes of calls under way: +maxRecord when one is accepted, -maxRecord with its
+// outcome.
 func (j *journal) write(rec record, promise int64) (int64, error) {
 	b, err := encodeRecord(rec)
 	if err != nil {

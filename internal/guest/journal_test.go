@@ -74,7 +74,8 @@ func TestJournalTorn(t *testing.T) {
 
 // If this fails, a record of which a crash left only a part is read as a receipt that nobody was told of.
 func TestJournalChecksum(t *testing.T) {
-	good, err := encodeRecord(record{Type: recDone, Key: "k", Done: &outcome{Cause: causeExited, Inline: bytes.Repeat([]byte("x"), 300)}})
+	good, err := encodeRecord(record{Type: recDone, Key: "k", Done: &outcome{Cause: causeExited,
+		Inline: bytes.Repeat([]byte("x"), 300)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,8 @@ func TestJournalChecksum(t *testing.T) {
 		flipped[at] ^= 1
 		clear(cut[at:])
 		for what, b := range map[string][]byte{"flipped": flipped, "zeros from there on": cut} {
-			if rec, n, err := readRecord(bytes.NewReader(b)); err != nil || n != 0 && !bytes.Equal(b, good) { // where it had zeros, it is whole
+			// where it had zeros, it is whole
+			if rec, n, err := readRecord(bytes.NewReader(b)); err != nil || n != 0 && !bytes.Equal(b, good) {
 				t.Errorf("byte %d %s: %+v, %d bytes, %v", at, what, rec, n, err)
 			}
 		}
@@ -97,7 +99,8 @@ func TestJournalChecksum(t *testing.T) {
 func FuzzJournal(f *testing.F) {
 	good, _ := encodeRecord(record{Type: recAccepted, Key: "k", Digest: "d"})
 	f.Add(good)
-	done, _ := encodeRecord(record{Type: recDone, Key: "k", Done: &outcome{Cause: causeExited, ExitCode: new(int), Inline: []byte("out")}})
+	done, _ := encodeRecord(record{Type: recDone, Key: "k", Done: &outcome{Cause: causeExited, ExitCode: new(int),
+		Inline: []byte("out")}})
 	f.Add(append(bytes.Clone(good), done...))
 	f.Add(append(good, good[:len(good)-1]...))
 	f.Add(binary.BigEndian.AppendUint32(nil, maxRecord+1))
@@ -177,7 +180,8 @@ func TestJournalConcurrent(t *testing.T) {
 	for g := range 8 {
 		wg.Go(func() {
 			for i := range 200 {
-				off, err := j.write(record{Type: recAccepted, Key: fmt.Sprintf("%d/%d", g, i), Digest: string(make([]byte, 100))}, 0)
+				off, err := j.write(record{Type: recAccepted, Key: fmt.Sprintf("%d/%d", g, i),
+					Digest: string(make([]byte, 100))}, 0)
 				if err == nil {
 					err = j.sync(off)
 				}
@@ -210,7 +214,8 @@ func TestJournalCompaction(t *testing.T) {
 	table.max = 7
 	code := 3
 	for i, c := range []*call{
-		{state: StateAccepted}, {state: StateKilled}, {state: StateDone, res: &outcome{Cause: causeExited, ExitCode: &code}},
+		{state: StateAccepted}, {state: StateKilled}, {state: StateDone,
+			res: &outcome{Cause: causeExited, ExitCode: &code}},
 		{state: StateDone, acked: true, res: &outcome{Cause: causeTimeout}},
 	} {
 		c.key, c.digest = fmt.Sprint("k", i), "d"
@@ -236,7 +241,8 @@ func TestJournalCompaction(t *testing.T) {
 		t.Errorf("%d bytes, epoch %d, %d calls", again.journal.off, again.max, len(again.calls))
 	}
 	k := again.calls
-	if k["k0"].state != StateAccepted || k["k1"].state != StateKilled || *k["k2"].res.ExitCode != 3 || !k["k3"].acked || k["after"] == nil {
+	if k["k0"].state != StateAccepted || k["k1"].state != StateKilled || *k["k2"].res.ExitCode != 3 || !k["k3"].acked ||
+		k["after"] == nil {
 		t.Errorf("%+v", k)
 	}
 }

@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// BenchmarkExec is the round trip of `true` through a living shell, both durable receipts included, beside the floors of this
-// machine in the same run: F is one static program started and waited for, fdatasync one durable write of a filled file.
+// BenchmarkExec is the round trip of `true` through a living shell, both durable receipts included, beside the
+// floors of this machine in the same run: F is one static program started and waited for, fdatasync one durable
+// write of a filled file.
 func BenchmarkExec(b *testing.B) {
 	dir := b.TempDir()
 	c := benchGuest(b, dir)
@@ -97,7 +98,8 @@ func BenchmarkSaveUnchanged(b *testing.B) {
 	dir := b.TempDir()
 	c := benchGuest(b, dir)
 	for i := range 20 {
-		if err := os.WriteFile(filepath.Join(dir, "workspace", fmt.Sprint("f", i)), make([]byte, 1000), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "workspace", fmt.Sprint("f", i)), make([]byte, 1000),
+			0o644); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -20,7 +20,8 @@ var updateLayout = flag.Bool("update", false, "write what a golden file is to be
 
 // messages are all that are sent, or written to a journal, by position.
 func messages() []form.Message {
-	return []form.Message{new(requestHead), new(Start), new(Result), new(Error), new(Save), new(Saved), new(keyArg), new(waitArg), new(loadArg), new(fileArg),
+	return []form.Message{new(requestHead), new(Start), new(Result), new(Error), new(Save), new(Saved), new(keyArg),
+		new(waitArg), new(loadArg), new(fileArg),
 		new(dialArg), new(fsArg), new(Entry), new(processStart), new(processAttach), new(processControl), new(ProcessRef), new(ProcessExit),
 		new(Size), new(record), new(outcome), new(boot.Config), new(boot.Identity), new(boot.Bind), new(boot.Dir), new(boot.Uplink)}
 }
@@ -33,11 +34,13 @@ func layouts() string {
 		fmt.Fprintln(&b, formtest.Layout(m))
 	}
 	for k := kindRequest; k <= kindLine; k++ {
-		fmt.Fprintf(&b, "frame %d: %x\n", k, appendFrame(nil, frame{kind: k, id: 0x01020304, head: []byte("head"), body: []byte("body")}))
+		fmt.Fprintf(&b, "frame %d: %x\n", k,
+			appendFrame(nil, frame{kind: k, id: 0x01020304, head: []byte("head"), body: []byte("body")}))
 	}
 	kinds := []kind{kindRequest, kindResponse, kindFailure, kindData, kindEnd, kindCredit, kindCancel, kindLine}
 	fmt.Fprintf(&b, "request, response, failure, data, end, credit, cancel, line: %d\n", kinds)
-	fmt.Fprintf(&b, "started, stdout, stderr, terminal, lost: %d\n", []ProcessKind{Started, Stdout, Stderr, Terminal, Lost})
+	fmt.Fprintf(&b, "started, stdout, stderr, terminal, lost: %d\n", []ProcessKind{Started, Stdout, Stderr, Terminal,
+		Lost})
 	fmt.Fprintf(&b, "process event: %x\n", appendRecord(nil, Stderr, 0x0102030405060708, []byte("data")))
 	filled := new(processStart)
 	formtest.Fill(filled)
@@ -61,7 +64,8 @@ func TestLayoutsHaveTheirVersion(t *testing.T) {
 	was, _, _ := strings.Cut(string(golden), "\n")
 	is, _, _ := strings.Cut(now, "\n")
 	if was == is {
-		t.Fatalf("the layouts are not those of %s. Raise form.Version, then run go test ./internal/guest -run TestLayouts -update\n%s",
+		t.Fatalf("the layouts are not those of %s. Raise form.Version, then run go test ./internal/guest -run "+
+			"TestLayouts -update\n%s",
 			was, differing(string(golden), now))
 	}
 	if !*updateLayout {
@@ -99,10 +103,12 @@ func (s *swapped) Fields() []any {
 // If this fails, the golden file does not see what it is for.
 func TestLayoutTellsFieldsApart(t *testing.T) {
 	plain := formtest.Layout(new(processStart))
-	if !strings.Contains(plain, "ProcessStart.Cwd string, ProcessStart.User string") || !strings.Contains(plain, "{guest.Size: Cols uint16, Rows uint16}") {
+	if !strings.Contains(plain, "ProcessStart.Cwd string, ProcessStart.User string") ||
+		!strings.Contains(plain, "{guest.Size: Cols uint16, Rows uint16}") {
 		t.Error(plain)
 	}
-	if got := formtest.Layout(new(swapped)); !strings.Contains(got, ".User string, processStart.ProcessStart.Cwd string") {
+	if got := formtest.Layout(new(swapped)); !strings.Contains(got,
+		".User string, processStart.ProcessStart.Cwd string") {
 		t.Errorf("two fields that were exchanged: %s", got)
 	}
 }
@@ -117,7 +123,8 @@ func TestMessagesOfAnotherVersion(t *testing.T) {
 		}
 		for _, version := range []byte{b[0] - 1, b[0] + 1} {
 			b[0] = version
-			for name, decode := range map[string]func([]byte, form.Message) error{"Decode": form.Decode, "DecodeText": form.DecodeText} {
+			for name, decode := range map[string]func([]byte, form.Message) error{"Decode": form.Decode,
+				"DecodeText": form.DecodeText} {
 				if err := decode(b, m); err == nil || !strings.Contains(err.Error(), "different versions") {
 					t.Errorf("%s takes a %T of version %d: %v", name, m, version, err)
 				}

@@ -172,8 +172,8 @@ func (u *unpacker) place(p string) (place, error) {
 	return u.s.within(strings.TrimSuffix(p, "/"), makeParents, u.unlock)
 }
 
-// unlock sees every directory on the way to an entry. It notes how the directory looked, because making and removing names in it
-// changes its time, and makes it writable, if it is the tool's and is not, until finish.
+// unlock sees every directory on the way to an entry. It notes how the directory looked, because making and
+// removing names in it changes its time, and makes it writable, if it is the tool's and is not, until finish.
 func (u *unpacker) unlock(p string, dir int, name string, st *syscall.Stat_t) error {
 	if int(st.Uid) != u.s.cfg.ToolUID {
 		return nil
@@ -233,7 +233,8 @@ func (u *unpacker) entry(tr io.Reader, h *tar.Header) error {
 func link(from, at place) error {
 	err := linkAt(from.dir, from.name, at.dir, at.name)
 	var st syscall.Stat_t
-	if err != syscall.EOPNOTSUPP && err != syscall.EPERM || fstatat(from.dir, from.name, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFIFO {
+	if err != syscall.EOPNOTSUPP && err != syscall.EPERM || fstatat(from.dir, from.name, &st) != nil ||
+		st.Mode&syscall.S_IFMT != syscall.S_IFIFO {
 		return err
 	}
 	if err := makePipe(at, st.Mode); err != nil {
@@ -352,14 +353,16 @@ func (u *unpacker) finish() error {
 // finishDir finishes one directory, if it is still one, and the tool's.
 func (u *unpacker) finishDir(at place, h *tar.Header) error {
 	var st syscall.Stat_t
-	if fstatat(at.dir, at.name, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFDIR || int(st.Uid) != u.s.cfg.ToolUID {
+	if fstatat(at.dir, at.name, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFDIR ||
+		int(st.Uid) != u.s.cfg.ToolUID {
 		return nil
 	}
 	var err error
 	if h.Typeflag == tar.TypeDir { // else it has no entry, only some below it
 		err = replaceAttrs(at, st.Mode&0o7777, h)
 	}
-	return errors.Join(err, setTimes(at.dir, at.name, timespec(h)), syscall.Fchmodat(at.dir, at.name, uint32(h.Mode&0o7777), 0))
+	return errors.Join(err, setTimes(at.dir, at.name, timespec(h)), syscall.Fchmodat(at.dir, at.name,
+		uint32(h.Mode&0o7777), 0))
 }
 
 // replaceAttrs makes a header's attributes those of a directory, of which it changes the mode to be able to.

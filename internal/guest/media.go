@@ -17,7 +17,8 @@ const mediaMark = "media "
 // MediaType returns what a file is that models can look at, by how it begins; "" for any other.
 func MediaType(head []byte) string {
 	for _, m := range []struct{ magic, media string }{
-		{"\x89PNG\r\n\x1a\n", "image/png"}, {"\xff\xd8\xff", "image/jpeg"}, {"GIF87a", "image/gif"}, {"GIF89a", "image/gif"},
+		{"\x89PNG\r\n\x1a\n", "image/png"}, {"\xff\xd8\xff", "image/jpeg"}, {"GIF87a", "image/gif"}, {"GIF89a",
+			"image/gif"},
 		{"%PDF-", "application/pdf"},
 	} {
 		if bytes.HasPrefix(head, []byte(m.magic)) {
@@ -30,8 +31,8 @@ func MediaType(head []byte) string {
 	return ""
 }
 
-// MediaLine is the answer of a read to a file that a model can look at: what it is, its size and the SHA-256 of its content. The content is
-// more than a result holds, so the host reads it by the call's path.
+// MediaLine is the answer of a read to a file that a model can look at: what it is, its size and the SHA-256 of
+// its content. The content is more than a result holds, so the host reads it by the call's path.
 func MediaLine(media string, size int64, sum []byte) []byte {
 	return fmt.Appendf(nil, "%s%s %d %x", mediaMark, media, size, sum)
 }

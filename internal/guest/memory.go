@@ -8,11 +8,12 @@ type MemoryCount struct {
 	Limit   int64 // in bytes
 }
 
-// Hit reports whether the limit ended a program since before. That one was ended is not enough: where the whole host runs out of memory its kernel
-// ends programs of sandboxes that are far from their limits.
+// Hit reports whether the limit ended a program since before. That one was ended is not enough: where the whole
+// host runs out of memory its kernel ends programs of sandboxes that are far from their limits.
 func (n MemoryCount) Hit(before MemoryCount) bool { return n.Ended > before.Ended && n.met(before) }
 
-// met reports whether the limit stood in the way since before. A peak below it by what a kernel asks for at once proves that it never did.
+// met reports whether the limit stood in the way since before. A peak below it by what a kernel asks for at once
+// proves that it never did.
 func (n MemoryCount) met(before MemoryCount) bool {
 	const atOnce = 4 << 20 // a huge page, and what each processor keeps in hand
 	if n.Refused < 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
-// helloHead is the head of the request by which a host asks a guest who it is. It and the head of its answer are JSON in every version of the
-// protocol, so that a host and a guest that do not understand each other can tell.
+// helloHead is the head of the request by which a host asks a guest who it is. It and the head of its answer are
+// JSON in every version of the protocol, so that a host and a guest that do not understand each other can tell.
 var helloHead = []byte(`{"op":"hello","arg":null}`)
 
 // requestHead is the head of a request.
@@ -78,17 +78,20 @@ func (a *fileArg) Fields() []any { return []any{&a.Path, &a.Mode, &a.ReadOnly} }
 func (a *dialArg) Fields() []any { return []any{&a.Port} }
 
 func (a *fsArg) Fields() []any {
-	return []any{form.Raw(&a.Path), &a.User, &a.Whole, form.Raw(&a.To), &a.Depth, &a.Offset, &a.Length, &a.Attrs, &a.Recursive}
+	return []any{form.Raw(&a.Path), &a.User, &a.Whole, form.Raw(&a.To), &a.Depth, &a.Offset, &a.Length, &a.Attrs,
+		&a.Recursive}
 }
 
 // Fields returns what is sent of a name's description.
 func (e *Entry) Fields() []any {
-	return []any{form.Raw(&e.Path), &e.Kind, &e.Size, &e.Mode, &e.Owner, &e.Group, &e.ModTime, form.Raw(&e.Target), &e.Attrs}
+	return []any{form.Raw(&e.Path), &e.Kind, &e.Size, &e.Mode, &e.Owner, &e.Group, &e.ModTime, form.Raw(&e.Target),
+		&e.Attrs}
 }
 
 func (a *processStart) Fields() []any {
 	p := &a.ProcessStart
-	return []any{&p.Argv, &p.Env, &p.Cwd, &p.User, &p.Stdin, form.Maybe(&p.Terminal), &p.Tag, &p.TimeoutMs, &p.Program, &p.Patient, &p.HangUp,
+	return []any{&p.Argv, &p.Env, &p.Cwd, &p.User, &p.Stdin, form.Maybe(&p.Terminal), &p.Tag, &p.TimeoutMs, &p.Program,
+		&p.Patient, &p.HangUp,
 		&a.Attach}
 }
 

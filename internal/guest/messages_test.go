@@ -30,9 +30,11 @@ func TestHelloOfAnotherVersion(t *testing.T) {
 		t.Error("a guest takes what hosts of another version ask for")
 	}
 	c := hostile(t, func(conn net.Conn) {
-		conn.Write(appendFrame(nil, frame{kind: kindResponse, id: 1, head: []byte(`{"version":1,"generation":"g","max_epoch":3,"pid":1}`)}))
+		conn.Write(appendFrame(nil, frame{kind: kindResponse, id: 1,
+			head: []byte(`{"version":1,"generation":"g","max_epoch":3,"pid":1}`)}))
 	})
-	if _, err := c.Hello(t.Context()); err == nil || err.Error() != fmt.Sprint("guest speaks protocol version 1, this host ", ProtocolVersion) {
+	if _, err := c.Hello(t.Context()); err == nil || err.Error() != fmt.Sprint("guest speaks protocol version 1, "+
+		"this host ", ProtocolVersion) {
 		t.Errorf("a guest of version 1: %v", err)
 	}
 }
@@ -44,11 +46,13 @@ func TestTextsOfAGuest(t *testing.T) {
 		t.Errorf("a refusal: %v", err)
 	}
 	c := hostile(t, func(conn net.Conn) {
-		e := Entry{Path: "/\xff", Kind: "\xff", Owner: "\xff", Group: "\xff", Target: "\xff", Attrs: map[string]string{"\xff": "\xff"}}
+		e := Entry{Path: "/\xff", Kind: "\xff", Owner: "\xff", Group: "\xff", Target: "\xff",
+			Attrs: map[string]string{"\xff": "\xff"}}
 		conn.Write(appendFrame(nil, frame{kind: kindResponse, id: 1, head: form.Encode(&e)}))
 	})
 	e, failed := c.Stat(t.Context(), FileRef{Path: "/x"})
-	if failed != nil || e.Path != "/\xff" || e.Target != "\xff" || e.Kind+e.Owner+e.Group != strings.Repeat("\uFFFD", 3) || e.Attrs["\uFFFD"] != "\uFFFD" {
+	if failed != nil || e.Path != "/\xff" || e.Target != "\xff" || e.Kind+e.Owner+e.Group != strings.Repeat("\uFFFD",
+		3) || e.Attrs["\uFFFD"] != "\uFFFD" {
 		t.Errorf("%+v, %v", e, failed)
 	}
 	var old map[string]any

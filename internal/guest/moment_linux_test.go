@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Broken if, where /proc/loadavg does not tell the newest process, the end of a command takes along a job that was started just before it,
-// in the same tick of the clock, or leaves one that it started itself.
+// Broken if, where /proc/loadavg does not tell the newest process, the end of a command takes along a job that
+// was started just before it, in the same tick of the clock, or leaves one that it started itself.
 func TestMomentWithoutLastPid(t *testing.T) {
 	start := func() procStat {
 		t.Helper()

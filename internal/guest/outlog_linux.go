@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// outlog is the newest output of a process, for any number of attachments that read it at their own pace. Nothing is dropped before
-// every attachment has taken it, but for one that has not taken anything for stallPatience: a slow reader slows the process, and a
-// dead one does not stop it. A patient attachment is waited for until it leaves.
+// outlog is the newest output of a process, for any number of attachments that read it at their own pace.
+// Nothing is dropped before every attachment has taken it, but for one that has not taken anything for
+// stallPatience: a slow reader slows the process, and a dead one does not stop it. A patient attachment is
+// waited for until it leaves.
 type outlog struct {
 	mu      sync.Mutex
 	chunks  []chunk

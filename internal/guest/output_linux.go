@@ -21,12 +21,13 @@ const (
 	tailStored = 64 << 10
 	// maxPipe bounds what may still be in a pipe when a call ends; the kernel lets an ordinary user ask for no more.
 	maxPipe = 1 << 20
-	// floodRate is how many bytes per second a call may go on to write after maxStored. It is far above what anybody reads, and
-	// below what keeps a processor busy.
+	// floodRate is how many bytes per second a call may go on to write after maxStored. It is far above what
+	// anybody reads, and below what keeps a processor busy.
 	floodRate = 8 << 20
 )
 
-// sink collects one call's output: in memory first, then in a file made for it, then only the end. One goroutine at a time.
+// sink collects one call's output: in memory first, then in a file made for it, then only the end. One goroutine
+// at a time.
 type sink struct {
 	path  string
 	said  *progress // is told of it as well
@@ -110,8 +111,8 @@ func (k *sink) close(o *outcome) {
 	o.Inline = k.marked(0, k.tail[max(0, len(k.tail)-inlineOutput+mark):])
 }
 
-// end writes the end of the output to its file: where the disk has no more room, over the last of the beginning. It reports whether the file
-// has it then.
+// end writes the end of the output to its file: where the disk has no more room, over the last of the beginning.
+// It reports whether the file has it then.
 func (k *sink) end() bool {
 	if _, err := k.file.WriteAt(k.marked(k.off, k.tail), k.off); err == nil {
 		return true
@@ -125,7 +126,8 @@ func (k *sink) end() bool {
 	return err == nil && k.file.Truncate(at+int64(len(end))) == nil
 }
 
-// marked is what is kept of the end of the output, after a line about what was lost between the first off bytes and that.
+// marked is what is kept of the end of the output, after a line about what was lost between the first off bytes
+// and that.
 func (k *sink) marked(off int64, tail []byte) []byte {
 	if lost := k.total - off - int64(len(tail)); lost > 0 {
 		return append(fmt.Appendf(nil, "\n[%d bytes of output were not kept]\n", lost), tail...)
@@ -166,7 +168,8 @@ func readSection(f *os.File, off, n int64) []byte {
 	return b[:got]
 }
 
-// buffers are for reading output: one is enough for most guests. That is no part of the heap, which would have to grow for it.
+// buffers are for reading output: one is enough for most guests. That is no part of the heap, which would have
+// to grow for it.
 var (
 	buffers   = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 	ownBuffer [32 << 10]byte
@@ -188,8 +191,9 @@ func giveBuffer(b *[32 << 10]byte) {
 	buffers.Put(b)
 }
 
-// meter slows down what produces output faster than anybody can want it. Up to maxStored, which is all that is kept, it lets
-// everything pass; after that a flood would only be work for nothing. Its producer waits in its own writes.
+// meter slows down what produces output faster than anybody can want it. Up to maxStored, which is all that is
+// kept, it lets everything pass; after that a flood would only be work for nothing. Its producer waits in its
+// own writes.
 type meter struct {
 	total  int64
 	began  time.Time // when all over maxStored would have begun, had it come at floodRate
@@ -262,7 +266,8 @@ func (p *pump) finish() bool {
 	<-p.done
 	defer p.r.SetReadDeadline(time.Time{})
 	if p.meter.slowed {
-		defer fmt.Fprintf(p.w, "\n[output limit: after the first %d MiB, which are kept, the command was slowed down to %d MiB of output per second; "+
+		defer fmt.Fprintf(p.w, "\n[output limit: after the first %d MiB, which are kept, the command was slowed "+
+			"down to %d MiB of output per second; "+
 			"write less, or to a file]\n", maxStored>>20, floodRate>>20)
 	}
 	if p.eof {
@@ -276,7 +281,8 @@ func (p *pump) finish() bool {
 	return p.eof
 }
 
-// drain moves what is in a pipe at this moment, which must be in non-blocking mode, and reports whether nobody can write to it any more.
+// drain moves what is in a pipe at this moment, which must be in non-blocking mode, and reports whether nobody
+// can write to it any more.
 func drain(fd int, w io.Writer) (eof bool) {
 	buf := takeBuffer()
 	defer giveBuffer(buf)
@@ -294,7 +300,8 @@ func drain(fd int, w io.Writer) (eof bool) {
 	return false
 }
 
-// discard reads the pipe to its end, so that a process that outlived its call is not killed by writing. It closes the pipe.
+// discard reads the pipe to its end, so that a process that outlived its call is not killed by writing. It
+// closes the pipe.
 func discard(r *os.File) {
 	defer r.Close()
 	buf := takeBuffer()

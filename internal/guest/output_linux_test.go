@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestOutputOnFullDisk: of a call's output for which there is no room on the disk, the end, which says how it went, would be lost, or that
-// some is missing would not be said.
+// TestOutputOnFullDisk: of a call's output for which there is no room on the disk, the end, which says how it
+// went, would be lost, or that some is missing would not be said.
 func TestOutputOnFullDisk(t *testing.T) {
 	var lines strings.Builder
 	for i := range 40_000 {
@@ -24,7 +24,8 @@ func TestOutputOnFullDisk(t *testing.T) {
 		var o outcome
 		k.close(&o)
 		o.Limit = 1 << 20
-		if out := string(o.render(k.path)); !strings.HasSuffix(out, "\nline 39998\nline 39999\n") || !strings.Contains(out, "bytes of output were not kept]\n") {
+		if out := string(o.render(k.path)); !strings.HasSuffix(out, "\nline 39998\nline 39999\n") ||
+			!strings.Contains(out, "bytes of output were not kept]\n") {
 			t.Errorf("%s: %d bytes: ... %q", name, len(out), out[max(0, len(out)-100):])
 		}
 	}
@@ -47,7 +48,8 @@ func TestOutputOnFullDisk(t *testing.T) {
 	}
 }
 
-// If this fails, two calls at a time read their output into one buffer, and each shows the other's; or every call makes the heap grow for one.
+// If this fails, two calls at a time read their output into one buffer, and each shows the other's; or every
+// call makes the heap grow for one.
 func TestBuffersAreOfOne(t *testing.T) {
 	a, b := takeBuffer(), takeBuffer()
 	if a == b {

@@ -13,8 +13,9 @@ import (
 	"syscall"
 )
 
-// asTool runs f with the tool's identity for the file system: the kernel takes every file capability from the thread that f runs
-// on, so that f reaches what the tool itself reaches and the guest is no confused deputy. f must not start goroutines.
+// asTool runs f with the tool's identity for the file system: the kernel takes every file capability from the
+// thread that f runs on, so that f reaches what the tool itself reaches and the guest is no confused deputy. f
+// must not start goroutines.
 func (s *server) asTool(f func() error) error {
 	return s.as(account{uid: s.cfg.ToolUID, gid: s.cfg.ToolGID}, f)
 }
@@ -42,8 +43,9 @@ func setFS(uid, gid int) error {
 // noFSIDs says that the kernel has no identity for the file system alone; what it answers then means nothing.
 var noFSIDs atomic.Bool
 
-// setEffective sets the thread's effective ids, where a kernel (gVisor's) has none for the file system alone. They are taken in the order
-// that leaves the right to take the other, and the real ones stay, so that they can be given back.
+// setEffective sets the thread's effective ids, where a kernel (gVisor's) has none for the file system alone.
+// They are taken in the order that leaves the right to take the other, and the real ones stay, so that they can
+// be given back.
 func setEffective(uid, gid int) error {
 	same := ^uintptr(0)
 	calls := [][2]uintptr{{syscall.SYS_SETRESGID, uintptr(gid)}, {syscall.SYS_SETRESUID, uintptr(uid)}}
@@ -77,8 +79,8 @@ const (
 
 const maxLinks = 40 // as the kernel's
 
-// resolve walks a path one component at a time. A relative one starts where tools begin. It never enters /proc or /sys, whose
-// "self" would be the guest.
+// resolve walks a path one component at a time. A relative one starts where tools begin. It never enters /proc
+// or /sys, whose "self" would be the guest.
 func (s *server) resolve(p string, opts int) (place, error) {
 	if p == "" || strings.ContainsRune(p, 0) {
 		return place{}, &os.PathError{Op: "open", Path: p, Err: syscall.EINVAL}
@@ -101,8 +103,8 @@ func (s *server) resolve(p string, opts int) (place, error) {
 	return place{dir: w.at, name: w.name, path: w.path}, nil
 }
 
-// real returns the canonical form of a path: absolute, with every link followed, as the tool's user sees it. What does not exist yet is named
-// below the directory that does.
+// real returns the canonical form of a path: absolute, with every link followed, as the tool's user sees it.
+// What does not exist yet is named below the directory that does.
 func (s *server) real(p string) (real string, err error) {
 	err = s.asTool(func() error {
 		at, err := s.resolve(p, anyway)
@@ -116,9 +118,11 @@ func (s *server) real(p string) (real string, err error) {
 	return real, err
 }
 
-// within walks a path of a saved directory (without its leading slash, as in a tar) and follows no link below that directory.
-// enter, when set, sees every directory on the way before it is entered, as a name in an open directory.
-func (s *server) within(p string, opts int, enter func(path string, dir int, name string, st *syscall.Stat_t) error) (place, error) {
+// within walks a path of a saved directory (without its leading slash, as in a tar) and follows no link below
+// that directory. enter, when set, sees every directory on the way before it is entered, as a name in an open
+// directory.
+func (s *server) within(p string, opts int,
+	enter func(path string, dir int, name string, st *syscall.Stat_t) error) (place, error) {
 	full := "/" + p
 	i := slices.IndexFunc(s.cfg.Roots, func(root string) bool { _, ok := below(full, root); return ok })
 	if path.Clean(full) != full || i < 0 {
@@ -248,7 +252,8 @@ func (w *walk) follow(fd int) error {
 
 // Limits of a tree walk.
 const (
-	// maxDepth bounds nesting, since every level keeps a descriptor open. Paths that programs can name are no deeper than 2048.
+	// maxDepth bounds nesting, since every level keeps a descriptor open. Paths that programs can name are no
+	// deeper than 2048.
 	maxDepth = 1000
 )
 
@@ -265,9 +270,11 @@ func (n *node) is(format uint32) bool { return n.st.Mode&syscall.S_IFMT == forma
 // errTooDeep is a tree nested beyond maxDepth.
 var errTooDeep = errors.New("directories are nested too deeply")
 
-// tree visits everything below the open directory dir, names in order, without following links and without entering /proc or
-// /sys. visit returns false to stay out of a directory. What cannot be opened or disappears is passed to skipped, which decides.
-func tree(dir *os.File, prefix string, depth int, visit func(*node) (bool, error), skipped func(path string, err error) error) error {
+// tree visits everything below the open directory dir, names in order, without following links and without
+// entering /proc or /sys. visit returns false to stay out of a directory. What cannot be opened or disappears is
+// passed to skipped, which decides.
+func tree(dir *os.File, prefix string, depth int,
+	visit func(*node) (bool, error), skipped func(path string, err error) error) error {
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
 		return skipped(prefix, err)

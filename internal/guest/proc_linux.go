@@ -24,7 +24,9 @@ type children struct {
 	started  chan struct{} // capacity 1: there is a child again, perhaps
 	reaped   chan struct{} // capacity 1: one of own was waited for
 	plain    atomic.Bool   // this kernel gives no descriptors of processes, or lacks what package spawn needs
-	gvisor   bool          // the kernel is gVisor's: processes, threads and calls are dear, and too little memory ends the sandbox as a whole
+	// the kernel is gVisor's: processes, threads and calls are dear, and too little memory ends the sandbox as a
+	// whole
+	gvisor bool
 }
 
 // process is one child. status is valid once done is closed.
@@ -108,7 +110,8 @@ const usualSlack = 50_000
 // guest executed with a larger one, for the runtime's monitor; a thread that the monitor starts has it too.
 func Punctual() {
 	const prSetTimerSlack = 29
-	syscall.RawSyscall(syscall.SYS_PRCTL, prSetTimerSlack, usualSlack, 0) // where the kernel knows none, there is none to have
+	// where the kernel knows none, there is none to have
+	syscall.RawSyscall(syscall.SYS_PRCTL, prSetTimerSlack, usualSlack, 0)
 }
 
 // fork starts a process and returns a descriptor of it, -1 where the kernel has none. Kernels that are not Linux
@@ -237,7 +240,8 @@ func (c *children) reap(stop <-chan struct{}) {
 	defer t.Stop()
 	for {
 		_, err := hasEnded(pAll, 0, 0)
-		event := c.reaped // of one that is waited for by another, who is about to take it, and may hide an orphan behind it
+		// of one that is waited for by another, who is about to take it, and may hide an orphan behind it
+		event := c.reaped
 		if err != nil {
 			event = c.started // there is no child, so there will be no orphan
 		} else {
@@ -300,7 +304,8 @@ func hasEnded(kind, id int, options uintptr) (int, error) {
 	const wNoWait = 0x01000000
 	var info [128]byte // siginfo_t
 	for {
-		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, uintptr(kind), uintptr(id), uintptr(unsafe.Pointer(&info[0])),
+		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, uintptr(kind), uintptr(id),
+			uintptr(unsafe.Pointer(&info[0])),
 			syscall.WEXITED|wNoWait|options, 0, 0)
 		if errno == 0 {
 			return int(*(*int32)(unsafe.Pointer(&info[sigPidOffset]))), nil
@@ -328,7 +333,8 @@ func thisMoment() moment {
 	const clockBoottime, perSecond = 7, 100 // USER_HZ is 100 on every Linux port Go has
 	var m moment
 	var ts syscall.Timespec
-	if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0); errno == 0 {
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)),
+		0); errno == 0 {
 		m.tick = uint64(ts.Sec)*perSecond + uint64(ts.Nsec)/(uint64(time.Second)/perSecond)
 	}
 	var buf [128]byte // a line of five numbers

@@ -20,7 +20,8 @@ const (
 	opProcList   = "process.list"
 )
 
-// ProcessStart asks for one process that may outlive whoever asked. Unlike a call it has no receipt: asking twice starts two.
+// ProcessStart asks for one process that may outlive whoever asked. Unlike a call it has no receipt: asking
+// twice starts two.
 type ProcessStart struct {
 	Argv      []string
 	Env       map[string]string
@@ -32,7 +33,8 @@ type ProcessStart struct {
 	TimeoutMs int64
 	Program   string // instead of Argv: a part of the guest's own program, run as the user. See ProgramSFTP
 	Patient   bool   // output waits for the attachment of this start however long that takes nothing
-	HangUp    bool   // SIGHUP when the attachment of this start ends before it does, by whatever end of whoever attached
+	// SIGHUP when the attachment of this start ends before it does, by whatever end of whoever attached
+	HangUp bool
 }
 
 // ProgramSFTP serves files on standard input and output, by the SSH File Transfer Protocol; see package sftp.
@@ -73,7 +75,8 @@ type ProcessExit struct {
 	MemoryLimit int64 `json:"-"`
 }
 
-// ProcessEvent is one piece of a process's life. Cursor is where the output stands after it: attaching from there continues.
+// ProcessEvent is one piece of a process's life. Cursor is where the output stands after it: attaching from
+// there continues.
 type ProcessEvent struct {
 	Kind   ProcessKind
 	Cursor int64
@@ -118,10 +121,11 @@ type processControl struct {
 	Signal int
 }
 
-// StartProcess starts a process. With f it stays attached: f sees every event, Started first, and the answer is how it ended. An
-// error of f, and the end of ctx, end the attachment and leave the process alone. Without f it returns once the process runs, with
-// its pid.
-func (c *Client) StartProcess(ctx context.Context, p ProcessStart, f func(ProcessEvent) error) (int, ProcessExit, error) {
+// StartProcess starts a process. With f it stays attached: f sees every event, Started first, and the answer is
+// how it ended. An error of f, and the end of ctx, end the attachment and leave the process alone. Without f it
+// returns once the process runs, with its pid.
+func (c *Client) StartProcess(ctx context.Context, p ProcessStart,
+	f func(ProcessEvent) error) (int, ProcessExit, error) {
 	q := request{op: opProcStart, arg: &processStart{p, f != nil}}
 	if f == nil {
 		var ref ProcessRef
@@ -133,7 +137,8 @@ func (c *Client) StartProcess(ctx context.Context, p ProcessStart, f func(Proces
 }
 
 // AttachProcess shows what a process does from a cursor on; see StartProcess for f.
-func (c *Client) AttachProcess(ctx context.Context, ref ProcessRef, from int64, f func(ProcessEvent) error) (ProcessExit, error) {
+func (c *Client) AttachProcess(ctx context.Context, ref ProcessRef, from int64,
+	f func(ProcessEvent) error) (ProcessExit, error) {
 	return c.follow(ctx, request{op: opProcAttach, arg: &processAttach{ref, from}}, f)
 }
 
@@ -190,7 +195,8 @@ func (l *limitedBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A process's events travel as records in the guest's stream: kind (1), cursor (8), length (4), data; integers are big endian.
+// A process's events travel as records in the guest's stream: kind (1), cursor (8), length (4), data; integers
+// are big endian.
 const (
 	recordHead = 1 + 8 + 4
 	// maxPiece bounds the data of one record. It is what the guest reads from a pipe at a time.
@@ -225,7 +231,8 @@ func (w *eventWriter) Write(p []byte) (int, error) {
 		if len(b) < recordHead+int(n) {
 			break
 		}
-		e := ProcessEvent{Kind: ProcessKind(b[0]), Cursor: int64(binary.BigEndian.Uint64(b[1:])), Data: b[recordHead : recordHead+int(n)]}
+		e := ProcessEvent{Kind: ProcessKind(b[0]), Cursor: int64(binary.BigEndian.Uint64(b[1:])),
+			Data: b[recordHead : recordHead+int(n)]}
 		if err := w.check(&e); err != nil {
 			return 0, err
 		}

@@ -22,16 +22,19 @@ import (
 const (
 	// maxProcesses bounds those that run: far above what a person or an agent starts by hand; pids are limited anyway.
 	maxProcesses = 512
-	// keptProcesses and keptFor bound those that ended and can still be asked about. A client that lost its connection comes back
-	// within seconds.
+	// keptProcesses and keptFor bound those that ended and can still be asked about. A client that lost its
+	// connection comes back within seconds.
 	keptProcesses = 64
 	keptFor       = time.Minute
-	// keptBytes is how much of the newest output a process keeps for replay: some screens, without being felt in memory.
+	// keptBytes is how much of the newest output a process keeps for replay: some screens, without being felt in
+	// memory.
 	keptBytes = 256 << 10
-	// stallPatience is how long output waits for an attachment that does not take it, before that one loses what it has not seen.
+	// stallPatience is how long output waits for an attachment that does not take it, before that one loses what
+	// it has not seen.
 	stallPatience = 30 * time.Second
-	// outputGrace is how long the end of a process waits for output while its children still hold the pipe, and killedGrace the same
-	// for one that was told to end: its children are not waited for. What it wrote itself is read in any case.
+	// outputGrace is how long the end of a process waits for output while its children still hold the pipe, and
+	// killedGrace the same for one that was told to end: its children are not waited for. What it wrote itself
+	// is read in any case.
 	outputGrace = 500 * time.Millisecond
 	killedGrace = 50 * time.Millisecond
 	// maxTag, maxArgs bound what a start may carry besides its frame.
@@ -115,10 +118,12 @@ func (ps *processes) start(ctx context.Context, a processStart, st *stream) (for
 	if a.Program == ProgramSFTP && len(a.Argv) == 0 {
 		path, a.Argv = ownProgram, []string{"outboard-guest", ProgramSFTP}
 	} else if a.Program != "" {
-		return nil, &Error{Code: Invalid, Message: fmt.Sprintf("the guest has no program %q, or it takes no arguments", a.Program)}
+		return nil, &Error{Code: Invalid, Message: fmt.Sprintf("the guest has no program %q, or it takes no arguments",
+			a.Program)}
 	}
 	if len(a.Argv) == 0 || a.Argv[0] == "" || len(a.Argv) > maxArgs || len(a.Tag) > maxTag {
-		return nil, &Error{Code: Invalid, Message: fmt.Sprintf("a process needs 1 to %d arguments and a tag of at most %d bytes", maxArgs, maxTag)}
+		return nil, &Error{Code: Invalid, Message: fmt.Sprintf("a process needs 1 to %d arguments and a tag of at "+
+			"most %d bytes", maxArgs, maxTag)}
 	}
 	acc, err := ps.s.account(a.User)
 	if err != nil {
@@ -194,8 +199,10 @@ func (ps *processes) launch(p *proc, path string, a ProcessStart, acc account) e
 	return nil
 }
 
-// files makes what the process reads and writes, and returns the kinds of p.outs and the files to close once it has them.
-func (p *proc) files(s *server, a ProcessStart, acc account, attr *os.ProcAttr) (kinds []ProcessKind, theirs []*os.File, err error) {
+// files makes what the process reads and writes, and returns the kinds of p.outs and the files to close once it
+// has them.
+func (p *proc) files(s *server, a ProcessStart, acc account,
+	attr *os.ProcAttr) (kinds []ProcessKind, theirs []*os.File, err error) {
 	if a.Terminal != nil {
 		var slave *os.File
 		if p.tty, slave, err = openTerminal(s, acc, *a.Terminal); err != nil {
@@ -227,8 +234,8 @@ func (p *proc) files(s *server, a ProcessStart, acc account, attr *os.ProcAttr) 
 	return []ProcessKind{Stdout, Stderr}, theirs, nil
 }
 
-// pump reads one output to its end. After the process's end what still comes is read and dropped, so that its children live. It calls
-// taken when it has the last that counts; a deadline tells it when that is.
+// pump reads one output to its end. After the process's end what still comes is read and dropped, so that its
+// children live. It calls taken when it has the last that counts; a deadline tells it when that is.
 func (p *proc) pump(r *os.File, kind ProcessKind, taken func()) {
 	defer taken()
 	buf := make([]byte, maxPiece)
@@ -272,8 +279,8 @@ func (p *proc) rest(r *os.File, kind ProcessKind, buf []byte) {
 	})
 }
 
-// reap waits for the end of the process, of its output as far as that is due, and tells. Rest is of the pumps that have not got the last
-// that counts.
+// reap waits for the end of the process, of its output as far as that is due, and tells. Rest is of the pumps
+// that have not got the last that counts.
 func (p *proc) reap(ps *processes, pumps, rest *sync.WaitGroup) {
 	<-p.p.done
 	if p.timer != nil {
@@ -316,8 +323,8 @@ func (p *proc) reap(ps *processes, pumps, rest *sync.WaitGroup) {
 	}
 }
 
-// drain waits for the output of a process that has ended, as long as somebody who takes it slowly needs, but only a moment for
-// children that keep it open.
+// drain waits for the output of a process that has ended, as long as somebody who takes it slowly needs, but
+// only a moment for children that keep it open.
 func (p *proc) drain(drained <-chan struct{}) {
 	grace := outputGrace
 	if p.killed.Load() {
@@ -398,7 +405,8 @@ func (p *proc) writeOnce(ctx context.Context, b []byte) error {
 
 func (p *proc) closeInput(ctx context.Context) error {
 	if p.info.Terminal {
-		return &Error{Code: Invalid, Message: "the input of a terminal cannot be closed: send it an end-of-file character"}
+		return &Error{Code: Invalid, Message: "the input of a terminal cannot be closed: send it an end-of-file " +
+			"character"}
 	}
 	select {
 	case p.input <- struct{}{}:
@@ -434,7 +442,8 @@ func (p *proc) resize(size Size) error {
 	return setSize(p.tty, size)
 }
 
-// signal signals the process and its group. The end that a kill brings is awaited, so that the answer means that it is gone.
+// signal signals the process and its group. The end that a kill brings is awaited, so that the answer means that
+// it is gone.
 func (p *proc) signal(ctx context.Context, sig syscall.Signal) error {
 	if sig < 1 || sig > 64 {
 		return &Error{Code: Invalid, Message: fmt.Sprintf("there is no signal %d", int(sig))}
@@ -567,7 +576,8 @@ func (s *server) attrOf(acc account, a ProcessStart) (*os.ProcAttr, error) {
 		return nil, &Error{Code: Invalid, Message: fmt.Sprintf("cwd %q: %s", a.Cwd, plain(err))}
 	}
 	attr := &os.ProcAttr{Dir: s.cfg.real(dir), Sys: &syscall.SysProcAttr{Setsid: true}}
-	attr.Env = append(attr.Env, "PATH="+basePath, "LANG=C.UTF-8", "SHELL=/bin/bash", "HOME="+s.cfg.real(acc.home), "USER="+acc.name,
+	attr.Env = append(attr.Env, "PATH="+basePath, "LANG=C.UTF-8", "SHELL=/bin/bash", "HOME="+s.cfg.real(acc.home),
+		"USER="+acc.name,
 		"LOGNAME="+acc.name)
 	attr.Env = append(attr.Env, s.cfg.Env...)
 	for _, k := range slices.Sorted(maps.Keys(a.Env)) {

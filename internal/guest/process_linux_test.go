@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// If this fails, what a process said last is lost where the machine had no time for the guest just then; or its end waits for a child that
-// keeps its output.
+// If this fails, what a process said last is lost where the machine had no time for the guest just then; or its
+// end waits for a child that keeps its output.
 func TestLastWordsOnABusyMachine(t *testing.T) {
 	r, w, err := pipe2(0)
 	if err != nil {

@@ -22,7 +22,8 @@ func FuzzProcessEvents(f *testing.F) {
 		cut = max(0, min(cut, len(data)))
 		seen, at := 0, int64(0)
 		w := &eventWriter{f: func(e ProcessEvent) error {
-			if (e.Kind == Started) != (seen == 0) || e.Cursor < at || e.Kind > Lost || len(e.Data) > maxPiece || e.Kind == Started && e.Pid <= 0 {
+			if (e.Kind == Started) != (seen == 0) || e.Cursor < at || e.Kind > Lost || len(e.Data) > maxPiece ||
+				e.Kind == Started && e.Pid <= 0 {
 				t.Fatalf("event %d: %+v after %d", seen, e, at)
 			}
 			seen, at = seen+1, e.Cursor
@@ -47,7 +48,8 @@ func FuzzProcessEvents(f *testing.F) {
 func FuzzChanges(f *testing.F) {
 	f.Add([]byte(`{"name":"YQ==","op":"create"}`+"\n"), 4)
 	f.Add(bytes.Repeat([]byte("x"), maxChange+1), 1)
-	f.Add(append([]byte{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0}, "name\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"...), 0)
+	f.Add(append([]byte{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0},
+		"name\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"...), 0)
 	f.Fuzz(func(t *testing.T, data []byte, cut int) {
 		cut = max(0, min(cut, len(data)))
 		w := &changeWriter{f: func(Change) error { return nil }}

@@ -23,12 +23,16 @@ func TestProgressLine(t *testing.T) {
 		writes []string
 		want   string
 	}{
-		{nil, ""}, {[]string{"\n \n"}, ""}, {[]string{"one\n"}, "one"}, {[]string{"one\ntwo\n\n  \n"}, "two"}, {[]string{"one\ntw"}, "tw"},
-		{[]string{"one\nt", "w", "o"}, "two"}, {[]string{"one\nt", "wo\n"}, "two"}, {[]string{"t", "wo\r\n", "\r\n"}, "two"},
-		{[]string{"on", "e\n\ntwo\nthree"}, "three"}, {[]string{"one", "\n", "  "}, "one"}, {[]string{"one\n", "  \t\n"}, "one"},
+		{nil, ""}, {[]string{"\n \n"}, ""}, {[]string{"one\n"}, "one"}, {[]string{"one\ntwo\n\n  \n"},
+			"two"}, {[]string{"one\ntw"}, "tw"},
+		{[]string{"one\nt", "w", "o"}, "two"}, {[]string{"one\nt", "wo\n"}, "two"}, {[]string{"t", "wo\r\n", "\r\n"},
+			"two"},
+		{[]string{"on", "e\n\ntwo\nthree"}, "three"}, {[]string{"one", "\n", "  "},
+			"one"}, {[]string{"one\n", "  \t\n"}, "one"},
 		{[]string{"\r 10%", "\r 20%"}, " 20%"}, {[]string{"10%\r20%\r"}, "20%"},
 		{[]string{long + "yz"}, long}, {[]string{long[:199], "é"}, long[:199]}, {[]string{"é\n\xc3"}, ""},
-		{[]string{strings.Repeat("y", lookedAt) + "\nlast\n"}, "last"}, {[]string{"a", strings.Repeat("y", 2*lookedAt)}, strings.Repeat("y", lineSize)},
+		{[]string{strings.Repeat("y", lookedAt) + "\nlast\n"}, "last"}, {[]string{"a", strings.Repeat("y", 2*lookedAt)},
+			strings.Repeat("y", lineSize)},
 		{[]string{"raw \xff bytes\n"}, "raw \xff bytes"},
 	} {
 		var p progress

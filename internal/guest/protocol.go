@@ -85,7 +85,8 @@ type Start struct {
 	OutputLimit int // bytes of output returned; the rest stays in a file
 }
 
-// OncePrefix begins the names of shells that run one call and end after it; what the call left in the background goes on.
+// OncePrefix begins the names of shells that run one call and end after it; what the call left in the background
+// goes on.
 const OncePrefix = "once/"
 
 // OpSettle says where tools begin. It is for who makes a sandbox, before its first call.
@@ -96,7 +97,8 @@ const (
 	StateAccepted = "accepted" // receipt durable, not known to run: after a guest restart, outcome unknown
 	StateRunning  = "running"
 	StateDone     = "done"
-	StateKilled   = "killed" // killed before it was started, a tombstone; a killed running call is done with Cause "killed"
+	// killed before it was started, a tombstone; a killed running call is done with Cause "killed"
+	StateKilled = "killed"
 )
 
 // Result is a call's state and, once done, its outcome.
@@ -110,8 +112,8 @@ type Result struct {
 	FullPath   string // file in the sandbox that holds all of it, when truncated
 	DurationUs int64
 
-	// MemoryLimit is the sandbox's limit, in bytes, where it was hit while the call ran and the kernel ended a program for it; 0 = it was not, or
-	// that is not known. The host sets it.
+	// MemoryLimit is the sandbox's limit, in bytes, where it was hit while the call ran and the kernel ended a
+	// program for it; 0 = it was not, or that is not known. The host sets it.
 	MemoryLimit int64 `form:"-"`
 }
 

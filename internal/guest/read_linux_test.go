@@ -22,7 +22,8 @@ func reader(t *testing.T) (tool func(op string, in map[string]any) Result, works
 		if err != nil {
 			t.Fatal(err)
 		}
-		return runCall(t, c, Start{Key: "k" + string(rune('a'+n)), Epoch: 1, Generation: testGen, Op: op, Input: raw, OutputLimit: maxOutput})
+		return runCall(t, c, Start{Key: "k" + string(rune('a'+n)), Epoch: 1, Generation: testGen, Op: op, Input: raw,
+			OutputLimit: maxOutput})
 	}, filepath.Join(dir, "workspace")
 }
 
@@ -30,7 +31,8 @@ func reader(t *testing.T) (tool func(op string, in map[string]any) Result, works
 func TestReadNumbersLines(t *testing.T) {
 	tool, dir := reader(t)
 	long := strings.Repeat("x", 70_000)
-	for name, text := range map[string]string{"f": "alpha\nbeta\ngamma\n", "open": "a\nb", "empty": "", "long": long + "\nnext\n", "crlf": "a\r\nb\r\n"} {
+	for name, text := range map[string]string{"f": "alpha\nbeta\ngamma\n", "open": "a\nb", "empty": "", "long": long +
+		"\nnext\n", "crlf": "a\r\nb\r\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +59,8 @@ func TestReadNumbersLines(t *testing.T) {
 			in["view_range"] = c.lines
 		}
 		r := tool("read", in)
-		if got := string(r.Output); (r.Cause == causeError) != c.fails || !c.fails && got != c.want || !strings.Contains(got, c.want) {
+		if got := string(r.Output); (r.Cause == causeError) != c.fails || !c.fails && got != c.want ||
+			!strings.Contains(got, c.want) {
 			t.Errorf("%s %v: %s %.100q, want %.100q", c.file, c.lines, r.Cause, got, c.want)
 		}
 	}
@@ -105,7 +108,8 @@ func TestJudgedPathsHaveNoLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for op, in := range map[string]map[string]any{"read": {}, "write": {"content": "x"}, "edit": {"old_string": "hush", "new_string": "x"},
+	for op, in := range map[string]map[string]any{"read": {}, "write": {"content": "x"},
+		"edit": {"old_string": "hush", "new_string": "x"},
 		"grep": {"pattern": "hush"}, "glob": {"pattern": "*"}} {
 		field := map[bool]string{true: "path", false: "file_path"}[op == "grep" || op == "glob"]
 		paths := []string{"/workspace/l", "/workspace/d/key"}

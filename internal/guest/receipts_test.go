@@ -101,7 +101,8 @@ func (m *model) start(t *rapid.T) {
 		command += "; sleep 1000"
 	}
 	s := guest.Start{
-		Key: key, Epoch: epoch, Generation: "gen", Digest: digest, Op: "bash", Shell: shell, Input: fmt.Appendf(nil, `{"command":%q}`, command),
+		Key: key, Epoch: epoch, Generation: "gen", Digest: digest, Op: "bash", Shell: shell, Input: fmt.Appendf(nil,
+			`{"command":%q}`, command),
 	}
 	res, err := sb.Start(m.ctx(), s)
 	c := m.calls[key]
@@ -296,7 +297,8 @@ func TestStartOfQuickCall(t *testing.T) {
 	defer sb.Close()
 	start := func(key, command string) guest.Result {
 		t.Helper()
-		res, err := sb.Start(t.Context(), guest.Start{Key: key, Epoch: 1, Generation: "gen", Digest: key, Op: "bash", Shell: "s",
+		res, err := sb.Start(t.Context(), guest.Start{Key: key, Epoch: 1, Generation: "gen", Digest: key, Op: "bash",
+			Shell: "s",
 			Input: fmt.Appendf(nil, `{"command":%q}`, command), TimeoutMs: 60_000})
 		if err != nil {
 			t.Fatal(err)

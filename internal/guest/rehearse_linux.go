@@ -7,9 +7,10 @@ import (
 	"os"
 )
 
-// rehearseCall makes a whole call, with a server of its own that keeps nothing and of which nobody hears: on the way is memory that was
-// never touched, code that was never run, and files that were never opened. What the call is to run is a directory, so that nothing is.
-// It returns the call's output once the call is over, which on a busy machine is after its answer.
+// rehearseCall makes a whole call, with a server of its own that keeps nothing and of which nobody hears: on the
+// way is memory that was never touched, code that was never run, and files that were never opened. What the call
+// is to run is a directory, so that nothing is. It returns the call's output once the call is over, which on a
+// busy machine is after its answer.
 func (s *server) rehearseCall() ([]byte, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
@@ -27,7 +28,8 @@ func (s *server) rehearseCall() ([]byte, error) {
 	defer r.table.wg.Wait()
 	defer ours.Close()
 	head := newHead(opStart, &Start{Key: "k", Epoch: 1, Digest: "d", Op: "exec"}, false)
-	if _, err := ours.Write(appendFrame(nil, frame{kind: kindRequest, id: 1, head: head, body: []byte(`{"argv":["/"]}`)})); err != nil {
+	if _, err := ours.Write(appendFrame(nil, frame{kind: kindRequest, id: 1, head: head,
+		body: []byte(`{"argv":["/"]}`)})); err != nil {
 		return nil, err
 	}
 	if _, err := readFrame(bufio.NewReader(ours)); err != nil {

@@ -7,11 +7,12 @@ import (
 	"testing"
 )
 
-// If this fails, a sandbox that waited for its first command shows that one was rehearsed in it: by a receipt, output, a process or an
-// open file. Or the rehearsal is not of a call that gets as far as a process.
+// If this fails, a sandbox that waited for its first command shows that one was rehearsed in it: by a receipt,
+// output, a process or an open file. Or the rehearsal is not of a call that gets as far as a process.
 func TestRehearsedCallLeavesNothing(t *testing.T) {
 	state, run := t.TempDir(), t.TempDir()
-	s := &server{cfg: ServerConfig{State: state, Run: run, Workspace: "/", ToolUID: os.Getuid(), ToolGID: os.Getgid()}, children: newChildren(), sameID: true}
+	s := &server{cfg: ServerConfig{State: state, Run: run, Workspace: "/", ToolUID: os.Getuid(), ToolGID: os.Getgid()},
+		children: newChildren(), sameID: true}
 	var err error
 	if s.table, err = openTable(t.Context(), state, true, run, "g", s.prepare); err != nil {
 		t.Fatal(err)
@@ -43,7 +44,8 @@ func TestRehearsedCallLeavesNothing(t *testing.T) {
 	if len(s.children.own) != 0 {
 		t.Errorf("children are left: %v", s.children.own)
 	}
-	if _, err := s.table.start(t.Context(), Start{Key: "k", Epoch: 1, Generation: "g", Digest: "d", Op: "exec", Input: []byte(`{"argv":["/"]}`)}); err != nil {
+	if _, err := s.table.start(t.Context(), Start{Key: "k", Epoch: 1, Generation: "g", Digest: "d", Op: "exec",
+		Input: []byte(`{"argv":["/"]}`)}); err != nil {
 		t.Fatal(err)
 	}
 	if s.table.wg.Wait(); s.table.journal.untouched() || len(s.table.calls) != 1 {

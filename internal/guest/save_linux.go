@@ -105,7 +105,8 @@ func (p *packer) pack(items []*item, deleted []string, delta bool) error {
 		if len(deleted) > 0 {
 			list += "\x00"
 		}
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: deletedName, Size: int64(len(list)), Mode: 0o600, Format: tar.FormatPAX}
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: deletedName, Size: int64(len(list)), Mode: 0o600,
+			Format: tar.FormatPAX}
 		if err := p.tw.WriteHeader(h); err != nil {
 			return internal(err)
 		}
@@ -129,7 +130,8 @@ func (p *packer) fits(path string, more int64) error {
 	if p.w.n+more <= maxSave {
 		return nil
 	}
-	return &Error{Code: TooLarge, Message: fmt.Sprintf("more than the %d bytes that can be saved, with %q", int64(maxSave), path)}
+	return &Error{Code: TooLarge, Message: fmt.Sprintf("more than the %d bytes that can be saved, with %q",
+		int64(maxSave), path)}
 }
 
 func (p *packer) item(it *item) error {

@@ -25,8 +25,8 @@ type workspace struct {
 const (
 	// maxEntries bounds names under the saved directories; each costs some 250 bytes here, twice.
 	maxEntries = 1_000_000
-	// granule is how much later than a file's change time a look at it must be to be sure that a later change shows: more than the
-	// tick of any kernel's coarse clock.
+	// granule is how much later than a file's change time a look at it must be to be sure that a later change
+	// shows: more than the tick of any kernel's coarse clock.
 	granule = 20 * time.Millisecond
 )
 
@@ -41,7 +41,8 @@ type scan struct {
 	watches map[int32]string // watch -> the directory's path
 	watched map[string]bool  // those paths
 	held    map[inode]bool   // files that could be written without a sign as the look began, and what nobody watches
-	touched map[inode]bool   // what somebody who could write to it has let go of since, or has given or taken an attribute
+	// what somebody who could write to it has let go of since, or has given or taken an attribute
+	touched map[inode]bool
 }
 
 // item is one name under a saved directory. The marks of two looks at an unchanged one are the same.
@@ -63,14 +64,16 @@ type mark struct {
 
 func markOf(st *syscall.Stat_t) mark {
 	m := mark{mode: st.Mode, dev: uint64(st.Dev), ino: st.Ino, mtime: st.Mtim, ctime: st.Ctim}
-	if m.is(syscall.S_IFDIR) { // what is inside has marks of its own; other fields of a directory say nothing or too much
+	// what is inside has marks of its own; other fields of a directory say nothing or too much
+	if m.is(syscall.S_IFDIR) {
 		return m
 	}
 	m.size, m.nlink = st.Size, uint64(st.Nlink)
 	return m
 }
 
-// same reports whether nothing shows that a name with this mark is not as it was. That a directory is another one says nothing either.
+// same reports whether nothing shows that a name with this mark is not as it was. That a directory is another
+// one says nothing either.
 func (m mark) same(old mark) bool {
 	if m.is(syscall.S_IFDIR) && old.is(syscall.S_IFDIR) {
 		m.dev, m.ino = old.dev, old.ino
@@ -89,7 +92,8 @@ func (s *server) mark(st *syscall.Stat_t) mark {
 
 func (m *mark) is(format uint32) bool { return m.mode&syscall.S_IFMT == format }
 
-// saved reports whether names of this kind are part of a workspace. Sockets and devices mean nothing without their process.
+// saved reports whether names of this kind are part of a workspace. Sockets and devices mean nothing without
+// their process.
 func (m *mark) saved() bool {
 	return m.is(syscall.S_IFREG) || m.is(syscall.S_IFDIR) || m.is(syscall.S_IFLNK) || m.is(syscall.S_IFIFO)
 }
@@ -227,9 +231,11 @@ func (sc *scan) add(it *item) {
 // hasAttrs reports whether names of this kind have attributes that are saved.
 func (m *mark) hasAttrs() bool { return m.is(syscall.S_IFREG) || m.is(syscall.S_IFDIR) }
 
-// uncertain reports whether times may not tell of the item's next change: the scan came too soon after its last one, or somebody holds it.
+// uncertain reports whether times may not tell of the item's next change: the scan came too soon after its last
+// one, or somebody holds it.
 func (sc *scan) uncertain(it *item) bool {
-	return it.mark.hasAttrs() && (sc.held[it.mark.inode()] || !time.Unix(it.mark.ctime.Unix()).Before(sc.at.Add(-granule)))
+	return it.mark.hasAttrs() && (sc.held[it.mark.inode()] || !time.Unix(it.mark.ctime.Unix()).
+		Before(sc.at.Add(-granule)))
 }
 
 // unseen reports whether an item that looks the same in a newer scan may have been written since.
@@ -238,8 +244,8 @@ func (sc *scan) unseen(now *scan, it *item) bool {
 	return it.mark.hasAttrs() && (now.held[id] || sc.touched[id])
 }
 
-// diff compares with an older scan: what is new or different, and what is no more (of a removed directory, only itself). Unchanged
-// items keep what the older scan knew of their content.
+// diff compares with an older scan: what is new or different, and what is no more (of a removed directory, only
+// itself). Unchanged items keep what the older scan knew of their content.
 func (s *server) diff(base, now *scan) (changed []*item, deleted []string, err error) {
 	for _, it := range now.order {
 		old := base.byPath[it.path]
@@ -311,17 +317,20 @@ func (s *server) sum(it *item) (sum [32]byte, err error) {
 	return sum, nil
 }
 
-// reach opens the file or directory of an item to be read, or returns nil when there is none at its path any more. A write after that changes
-// its times, also one through a mapping: of a page that waits to be written to the disk the kernel notes no further one
-// (clear_page_dirty_for_io in Linux's mm/page-writeback.c, which protects it anew), so the pages are sent there. This advice does so below an
-// overlay as well, where sync_file_range does nothing. What has no disk notes no write through a mapping; for gVisor, which notes none, there is the witness.
+// reach opens the file or directory of an item to be read, or returns nil when there is none at its path any
+// more. A write after that changes its times, also one through a mapping: of a page that waits to be written to
+// the disk the kernel notes no further one (clear_page_dirty_for_io in Linux's mm/page-writeback.c, which
+// protects it anew), so the pages are sent there. This advice does so below an overlay as well, where
+// sync_file_range does nothing. What has no disk notes no write through a mapping; for gVisor, which notes none,
+// there is the witness.
 func (s *server) reach(it *item) (*os.File, error) {
 	f, err := s.find(it)
 	if f == nil || err != nil || it.mark.is(syscall.S_IFDIR) {
 		return f, err
 	}
 	const dontNeed = 4 // POSIX_FADV_DONTNEED
-	if _, _, errno := syscall.Syscall6(syscall.SYS_FADVISE64, f.Fd(), 0, 0, dontNeed, 0, 0); errno != 0 && errno != syscall.ENOSYS {
+	if _, _, errno := syscall.Syscall6(syscall.SYS_FADVISE64, f.Fd(), 0, 0, dontNeed, 0, 0); errno != 0 &&
+		errno != syscall.ENOSYS {
 		f.Close()
 		return nil, fmt.Errorf("%q: %w", it.path, os.NewSyscallError("fadvise", errno))
 	}

@@ -29,8 +29,8 @@ func RenderHits(found []Hit, notes string) []byte {
 	return b.Bytes()
 }
 
-// encodeHits is the answer of a search whose hits the host judges: of each the path, a NUL, the rest and a line feed, then the notes behind a
-// NUL. Paths have no NUL but may have line feeds; what follows has no line feed.
+// encodeHits is the answer of a search whose hits the host judges: of each the path, a NUL, the rest and a line
+// feed, then the notes behind a NUL. Paths have no NUL but may have line feeds; what follows has no line feed.
 func encodeHits(found []Hit, notes string) []byte {
 	var b bytes.Buffer
 	for _, h := range found {
@@ -59,7 +59,8 @@ func ParseHits(b []byte) (found []Hit, notes string, ok bool) {
 	}
 }
 
-// SplitPattern cuts an absolute pattern before its first component with a special character: where it searches, and for what.
+// SplitPattern cuts an absolute pattern before its first component with a special character: where it searches,
+// and for what.
 func SplitPattern(p string) (dir, pattern string) {
 	parts := strings.Split(p, "/")
 	i := slices.IndexFunc(parts, func(c string) bool { return strings.ContainsAny(c, `*?[{\`) })

@@ -183,8 +183,8 @@ func brace(p string) (open, end int, commas []int) {
 	return -1, 0, nil
 }
 
-// matches reports whether path components match pattern components, of which "**" stands for any number. It is linear in the
-// product of the lengths: rows of a table instead of backtracking.
+// matches reports whether path components match pattern components, of which "**" stands for any number. It is
+// linear in the product of the lengths: rows of a table instead of backtracking.
 func matches(pattern, names []string) bool {
 	row := make([]bool, len(names)+1) // row[j]: the pattern so far matches the first j names
 	row[0] = true

@@ -69,7 +69,8 @@ func configAt(t *testing.T, dir string) ServerConfig {
 	}
 	return ServerConfig{
 		Generation: testGen, State: at("state"), Run: at("run"), ToolUID: os.Geteuid(), ToolGID: os.Getegid(),
-		Map: []Mapping{{"/workspace", at("workspace")}, {"/mnt/session/outputs", at("outputs")}, {"/home/user", at("home")}},
+		Map: []Mapping{{"/workspace", at("workspace")}, {"/mnt/session/outputs", at("outputs")},
+			{"/home/user", at("home")}},
 	}
 }
 
@@ -131,7 +132,8 @@ func TestShellPersists(t *testing.T) {
 		{"echo one > /dev/stderr; echo two > /dev/stdout", "one\ntwo\n", 0},
 		{"(exit 3)", "", 3},
 		{"exit 3", "", 3},
-		{"echo $X", "[new shell: the previous one exited with status 3; its working directory and environment are gone]\n\n", 0},
+		{"echo $X", "[new shell: the previous one exited with status 3; its working directory and environment are " +
+			"gone]\n\n", 0},
 	} {
 		r := runCall(t, c, bashStart("k"+string(rune('0'+i)), step.command))
 		if r.ExitCode == nil || *r.ExitCode != step.exit || string(r.Output) != step.output || r.Cause != "exited" {

@@ -83,8 +83,8 @@ func guestAs(t *testing.T, uid, gid int) (*Client, string) {
 	return serveAt(t, dir, cfg), dir
 }
 
-// If this fails, a file tool reaches what the tool's user may not, or a tool can forge what the guest reports. An ordinary user
-// cannot take another identity; then the test covers the case that the two are the same.
+// If this fails, a file tool reaches what the tool's user may not, or a tool can forge what the guest reports.
+// An ordinary user cannot take another identity; then the test covers the case that the two are the same.
 func TestIdentity(t *testing.T) {
 	uid, gid := 54321, 54322
 	if os.Geteuid() != 0 {
@@ -105,7 +105,8 @@ func TestIdentity(t *testing.T) {
 	}
 	r := tool("w", "write", map[string]any{"file_path": "a/b", "content": "x"})
 	info, err := os.Stat(filepath.Join(dir, "workspace/a/b"))
-	if err != nil || info.Sys().(*syscall.Stat_t).Uid != uint32(uid) || info.Sys().(*syscall.Stat_t).Gid != uint32(gid) {
+	if err != nil || info.Sys().(*syscall.Stat_t).Uid != uint32(uid) || info.Sys().(*syscall.Stat_t).
+		Gid != uint32(gid) {
 		t.Errorf("write: %s %v %+v", r.Output, err, info)
 	}
 	out := string(runCall(t, c, bashStart("id", "id -u; id -g; id -G")).Output)
@@ -116,7 +117,8 @@ func TestIdentity(t *testing.T) {
 	if err := c.Put(t.Context(), "/workspace/ro", 0o644, true, strings.NewReader("fixed")); err != nil {
 		t.Errorf("Put: %v", err)
 	}
-	if err := c.Put(t.Context(), dir+"/new/by-guest", 0o640, false, strings.NewReader("x")); err != nil && os.Geteuid() == 0 {
+	if err := c.Put(t.Context(), dir+"/new/by-guest", 0o640, false, strings.NewReader("x")); err != nil &&
+		os.Geteuid() == 0 {
 		t.Errorf("Put where only the guest may write: %v", err)
 	}
 	if os.Geteuid() != 0 {
@@ -126,7 +128,8 @@ func TestIdentity(t *testing.T) {
 		"read": {"file_path": "secret"}, "write": {"file_path": dir + "/state/x", "content": "x"},
 		"edit": {"file_path": dir + "/state/journal", "old_string": "a", "new_string": "b"},
 	} {
-		if r := tool("no-"+key, key, in); r.Cause != "error" || !strings.Contains(string(r.Output), "permission denied") {
+		if r := tool("no-"+key, key, in); r.Cause != "error" || !strings.Contains(string(r.Output),
+			"permission denied") {
 			t.Errorf("%s %v: %+v %s", key, in, r, r.Output)
 		}
 	}
@@ -140,7 +143,8 @@ func TestIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	os.Lchown(dir+"/workspace/link", uid, gid)
-	if err := c.Put(t.Context(), "/workspace/link/planted", 0o644, false, strings.NewReader("x")); code(err) != Invalid {
+	if err := c.Put(t.Context(), "/workspace/link/planted", 0o644, false,
+		strings.NewReader("x")); code(err) != Invalid {
 		t.Errorf("Put through a link of the tool: %v", err)
 	}
 	if _, err := os.Stat(dir + "/state/planted"); !errors.Is(err, fs.ErrNotExist) {
@@ -185,7 +189,8 @@ func TestSaveLoadIdentity(t *testing.T) {
 	}
 }
 
-// If this fails, zombies of a sandbox's orphans use up its process table, or the guest loses a status to its own reaper.
+// If this fails, zombies of a sandbox's orphans use up its process table, or the guest loses a status to its own
+// reaper.
 func TestReaper(t *testing.T) {
 	c := newChildren()
 	var wg sync.WaitGroup
@@ -249,7 +254,8 @@ func TestChildrenWithoutThreads(t *testing.T) {
 	waiting := func() (count int) {
 		tasks, _ := filepath.Glob("/proc/self/task/*/syscall")
 		for _, task := range tasks {
-			if b, err := os.ReadFile(task); err == nil && strings.HasPrefix(string(b), fmt.Sprintf("%d ", syscall.SYS_WAITID)) {
+			if b, err := os.ReadFile(task); err == nil && strings.HasPrefix(string(b),
+				fmt.Sprintf("%d ", syscall.SYS_WAITID)) {
 				count++
 			}
 		}
@@ -303,7 +309,8 @@ func TestNoisyBackground(t *testing.T) {
 			t.Errorf("%s, %d bytes", r.Cause, len(r.Output))
 		}
 	}
-	if out := string(runCall(t, c, bashStart("quiet", "kill %1 %2 %3 %4 %5; echo quiet")).Output); !strings.Contains(out, "quiet\n") {
+	if out := string(runCall(t, c, bashStart("quiet", "kill %1 %2 %3 %4 %5; echo quiet")).
+		Output); !strings.Contains(out, "quiet\n") {
 		t.Errorf("%q", out)
 	}
 }
@@ -344,7 +351,8 @@ func TestRestartKeepsResults(t *testing.T) {
 	c, _ = guestAt(t, dir)
 	for _, want := range []Result{small, large} {
 		got, err := c.Wait(t.Context(), want.Key, 1)
-		if err != nil || got.State != StateDone || *got.ExitCode != *want.ExitCode || !bytes.Equal(got.Output, want.Output) {
+		if err != nil || got.State != StateDone || *got.ExitCode != *want.ExitCode ||
+			!bytes.Equal(got.Output, want.Output) {
 			t.Errorf("%s after a restart: %+v, %v", want.Key, got, err)
 		}
 	}
@@ -374,8 +382,8 @@ func killOnceBegun(t *testing.T, c *Client, key, command, began string) Result {
 	return r
 }
 
-// If this fails, a kill that comes while a command is being started costs the shell's state: bash waits for a child that the interrupt
-// has not reached.
+// If this fails, a kill that comes while a command is being started costs the shell's state: bash waits for a
+// child that the interrupt has not reached.
 func TestInterruptReachesWhatIsJustStarted(t *testing.T) {
 	c, dir := newGuest(t)
 	began := filepath.Join(dir, "workspace", "began")
@@ -383,7 +391,8 @@ func TestInterruptReachesWhatIsJustStarted(t *testing.T) {
 	for name, command := range map[string]string{
 		"begun":               "echo x > " + began + "; sleep 1000",
 		"not yet its program": "(trap 'exec sleep 1000' INT; echo x > " + began + "; while :; do :; done)",
-		"not yet there":       "over=; trap 'over=1; sleep 1000' INT; echo x > " + began + "; while [ -z $over ]; do :; done; trap - INT",
+		"not yet there": "over=; trap 'over=1; sleep 1000' INT; echo x > " + began +
+			"; while [ -z $over ]; do :; done; trap - INT",
 	} {
 		r := killOnceBegun(t, c, name, command, began)
 		if !strings.Contains(string(r.Output), "the shell goes on") {
@@ -399,7 +408,8 @@ func TestInterruptReachesWhatIsJustStarted(t *testing.T) {
 func TestInterruptLeavesHandlersAlone(t *testing.T) {
 	c, dir := newGuest(t)
 	began, taken := filepath.Join(dir, "workspace", "began"), filepath.Join(dir, "workspace", "taken")
-	killOnceBegun(t, c, "k", "bash -c \"trap 'echo x >> "+taken+"' INT; echo x > "+began+"; while :; do :; done\"", began)
+	killOnceBegun(t, c, "k", "bash -c \"trap 'echo x >> "+taken+"' INT; echo x > "+began+"; while :; do :; done\"",
+		began)
 	if b, err := os.ReadFile(taken); string(b) != "x\n" {
 		t.Errorf("it was interrupted so often: %q, %v", b, err)
 	}

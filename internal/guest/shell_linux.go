@@ -195,9 +195,11 @@ func (ss *shells) command(ctx context.Context, durable <-chan struct{}, sh *shel
 // hence the &&.
 func (sh *shell) script(nonce string) string {
 	if sh.plain {
-		return ". $__outboard_in&&command eval \"$__outboard\" </dev/null >$__outboard_out 2>&1 3>&-\necho " + nonce + " $?>&3\n"
+		return ". $__outboard_in&&command eval \"$__outboard\" </dev/null >$__outboard_out 2>&1 3>&-\necho " + nonce +
+			" $?>&3\n"
 	}
-	return ". $__outboard_in&&__outboard_go&&builtin eval \"$__outboard\" </dev/null >$__outboard_out 2>&1 3>&-\n__outboard_end " + nonce + "\n"
+	return ". $__outboard_in&&__outboard_go&&builtin eval \"$__outboard\" </dev/null >$__outboard_out 2>&1 " +
+		"3>&-\n__outboard_end " + nonce + "\n"
 }
 
 // tell puts the variables of the next call where the shell reads them.

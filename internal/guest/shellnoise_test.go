@@ -15,7 +15,8 @@ func TestShellNoise(t *testing.T) {
 		noise:                 "",
 		"y" + noise + "x\n":   "yx\n",
 		noise + noise + "end": "end",
-		"bash: [7: 1 (255)] tcsetattr: Inappropriate ioctl for device\n": "bash: [7: 1 (255)] tcsetattr: Inappropriate ioctl for device\n", // another shell's
+		// another shell's
+		"bash: [7: 1 (255)] tcsetattr: Inappropriate ioctl for device\n": "bash: [7: 1 (255)] tcsetattr: Inappropriate ioctl for device\n",
 		"bash: [71":                                   "bash: [71",
 		"bash: [71: other\n" + noise:                  "bash: [71: other\n",
 		"bash: bash: [71" + noise:                     "bash: bash: [71",

@@ -18,19 +18,20 @@ const (
 	minHole = 64 << 10
 	// minSparse is how much must be left out of a file for it to be written as one with holes.
 	minSparse = 1 << 20
-	// maxParts bounds the list of one file's parts, which a reader holds in memory: package tar takes 1 MiB. More are joined by zeros.
+	// maxParts bounds the list of one file's parts, which a reader holds in memory: package tar takes 1 MiB.
+	// More are joined by zeros.
 	maxParts = 1 << 14
 	// maxHoles bounds what one tar leaves out. Its reader goes through all of it, as zeros, at some gigabytes a second.
 	maxHoles = 64 << 30
-	// maxSave bounds a tar: it is what a checkpoint may hold. Whoever receives one has no way to end it before its time, and a file of a
-	// terabyte takes a second to make.
+	// maxSave bounds a tar: it is what a checkpoint may hold. Whoever receives one has no way to end it before
+	// its time, and a file of a terabyte takes a second to make.
 	maxSave = 8 << 30
 	// maxFile bounds one file that is read out of a tar, which can claim any size.
 	maxFile = maxHoles + maxSave
 )
 
-// Sparse writes files with large holes to a tar without them. Package tar reads such entries but does not write them, so they go past
-// its writer, in GNU tar's format 1.0 for pax archives, which every tar of today reads.
+// Sparse writes files with large holes to a tar without them. Package tar reads such entries but does not write
+// them, so they go past its writer, in GNU tar's format 1.0 for pax archives, which every tar of today reads.
 type Sparse struct {
 	w    io.Writer
 	tw   *tar.Writer
@@ -43,9 +44,9 @@ func NewSparse(w io.Writer, tw *tar.Writer) *Sparse { return &Sparse{w: w, tw: t
 // part is a part of a file that is no hole.
 type part struct{ from, to int64 }
 
-// Pack writes a regular file whose header is h, with what it holds at this moment of the h.Size bytes: what is missing is zeros. It
-// returns false, and has written nothing, where the file is to be written as any other: with few holes, or with more than one tar leaves
-// out. All h.Size bytes go to sum as well, if it is not nil.
+// Pack writes a regular file whose header is h, with what it holds at this moment of the h.Size bytes: what is
+// missing is zeros. It returns false, and has written nothing, where the file is to be written as any other:
+// with few holes, or with more than one tar leaves out. All h.Size bytes go to sum as well, if it is not nil.
 func (x *Sparse) Pack(h *tar.Header, f *os.File, sum io.Writer) (bool, error) {
 	parts, held := dataParts(f, h.Size)
 	if out := h.Size - held; out < minSparse || x.left+out > maxHoles {
@@ -140,7 +141,8 @@ func sparseHeaders(h *tar.Header, size int64) []byte {
 		}
 		b.WriteString(strconv.Itoa(n) + rest)
 	}
-	return slices.Concat(ustar(tar.TypeXHeader, 0o600, int64(b.Len())), padded(b.Bytes()), ustar(tar.TypeReg, h.Mode, size))
+	return slices.Concat(ustar(tar.TypeXHeader, 0o600, int64(b.Len())), padded(b.Bytes()),
+		ustar(tar.TypeReg, h.Mode, size))
 }
 
 // paxTime is a modification time in seconds.

@@ -61,7 +61,8 @@ func TestSparse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := holed(t, c.size, c.at...)
-			h := &tar.Header{Typeflag: tar.TypeReg, Name: "work/new\nline\xff", Size: c.size, Mode: 0o1640, Format: tar.FormatPAX,
+			h := &tar.Header{Typeflag: tar.TypeReg, Name: "work/new\nline\xff", Size: c.size, Mode: 0o1640,
+				Format:  tar.FormatPAX,
 				ModTime: time.Unix(-5, 250), PAXRecords: map[string]string{attrRecord + "user.a": "b\x00\n"}}
 			var out bytes.Buffer
 			tw := tar.NewWriter(&out)
@@ -81,7 +82,8 @@ func TestSparse(t *testing.T) {
 				}
 				return
 			}
-			if err := errors.Join(tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "after/"}), tw.Close()); err != nil {
+			if err := errors.Join(tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "after/"}),
+				tw.Close()); err != nil {
 				t.Fatal(err)
 			}
 			want := sumOf(t, io.NewSectionReader(f, 0, c.size))
@@ -94,7 +96,8 @@ func TestSparse(t *testing.T) {
 			tr := tar.NewReader(bytes.NewReader(out.Bytes()))
 			tr.Next()
 			got, err := tr.Next()
-			if err != nil || got.Name != h.Name || got.Size != h.Size || got.Mode != h.Mode || !got.ModTime.Equal(h.ModTime) ||
+			if err != nil || got.Name != h.Name || got.Size != h.Size || got.Mode != h.Mode ||
+				!got.ModTime.Equal(h.ModTime) ||
 				got.Typeflag != tar.TypeReg || got.PAXRecords[attrRecord+"user.a"] != "b\x00\n" {
 				t.Fatalf("read: %+v, %v", got, err)
 			}
@@ -108,7 +111,8 @@ func TestSparse(t *testing.T) {
 	}
 }
 
-// TestSparseShrinks: what a file has lost since it was looked at must be zeros, and the tar whole. Other files must find their bound.
+// TestSparseShrinks: what a file has lost since it was looked at must be zeros, and the tar whole. Other files
+// must find their bound.
 func TestSparseShrinks(t *testing.T) {
 	f := holed(t, 50<<20, 20<<20)
 	var out bytes.Buffer
@@ -126,7 +130,8 @@ func TestSparseShrinks(t *testing.T) {
 	if err != nil || h.Size != 60<<20 {
 		t.Fatalf("read: %+v, %v", h, err)
 	}
-	if got, want := sumOf(t, tr), sumOf(t, io.MultiReader(io.NewSectionReader(f, 0, 50<<20), io.LimitReader(zeros{}, 10<<20))); got != want {
+	if got, want := sumOf(t, tr), sumOf(t, io.MultiReader(io.NewSectionReader(f, 0, 50<<20),
+		io.LimitReader(zeros{}, 10<<20))); got != want {
 		t.Error("the content is another one")
 	}
 }
@@ -162,7 +167,9 @@ func TestSparseIsGNU(t *testing.T) {
 	f := holed(t, 40<<20, 10<<20)
 	var out bytes.Buffer
 	tw := tar.NewWriter(&out)
-	if done, err := NewSparse(&out, tw).Pack(&tar.Header{Name: "d/f", Size: 40 << 20, Mode: 0o644, ModTime: time.Unix(7, 5)}, f, nil); err != nil || !done {
+	if done, err := NewSparse(&out, tw).
+		Pack(&tar.Header{Name: "d/f", Size: 40 << 20, Mode: 0o644, ModTime: time.Unix(7, 5)}, f, nil); err != nil ||
+		!done {
 		t.Fatalf("Pack: %t, %v", done, err)
 	}
 	tw.Close()
@@ -177,15 +184,18 @@ func TestSparseIsGNU(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer got.Close()
-	if info, _ := got.Stat(); info.Size() != 40<<20 || !info.ModTime().Equal(time.Unix(7, 5)) || sumOf(t, got) != sumOf(t, io.NewSectionReader(f, 0, 40<<20)) {
+	if info, _ := got.Stat(); info.Size() != 40<<20 || !info.ModTime().Equal(time.Unix(7, 5)) ||
+		sumOf(t, got) != sumOf(t, io.NewSectionReader(f, 0, 40<<20)) {
 		t.Errorf("tar made %+v of it", info)
 	}
 }
 
 // TestPaxTime: files would come back with other times.
 func TestPaxTime(t *testing.T) {
-	times := map[string]time.Time{"0": time.Unix(0, 0), "1.5": time.Unix(1, 5e8), "-1": time.Unix(-1, 0), "-0.5": time.Unix(-1, 5e8),
-		"-4.000000001": time.Unix(-5, 999999999), "8589934595.000000001": time.Unix(1<<33+3, 1), "100": time.Unix(100, 0)}
+	times := map[string]time.Time{"0": time.Unix(0, 0), "1.5": time.Unix(1, 5e8), "-1": time.Unix(-1, 0),
+		"-0.5":         time.Unix(-1, 5e8),
+		"-4.000000001": time.Unix(-5, 999999999), "8589934595.000000001": time.Unix(1<<33+3, 1), "100": time.Unix(100,
+			0)}
 	for want, at := range times {
 		if got := paxTime(&tar.Header{ModTime: at}); got != want {
 			t.Errorf("%v: %s, want %s", at, got, want)

@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// stream is one exchange's flow of bytes, one in each direction. The methods arrived, ended and credited belong to the goroutine
-// that reads the connection and never block; the others to the one that runs the exchange.
+// stream is one exchange's flow of bytes, one in each direction. The methods arrived, ended and credited belong
+// to the goroutine that reads the connection and never block; the others to the one that runs the exchange.
 type stream struct {
 	id      uint32
 	w       *wire
@@ -25,7 +25,8 @@ type stream struct {
 var errStopped = errors.New("peer needs no more data")
 
 func newStream(id uint32, w *wire, gone, stopped <-chan struct{}) *stream {
-	s := &stream{id: id, w: w, gone: gone, stopped: stopped, in: make(chan []byte, window), credits: make(chan struct{}, window)}
+	s := &stream{id: id, w: w, gone: gone, stopped: stopped, in: make(chan []byte, window),
+		credits: make(chan struct{}, window)}
 	for range window {
 		s.credits <- struct{}{}
 	}
@@ -124,7 +125,8 @@ func (s *stream) end(ctx context.Context) error {
 	return s.w.send(ctx, frame{kind: kindEnd, id: s.id})
 }
 
-// sender is the stream as an io.Writer that cuts its input into whole chunks. flush sends the rest; it does not end the stream.
+// sender is the stream as an io.Writer that cuts its input into whole chunks. flush sends the rest; it does not
+// end the stream.
 type sender struct {
 	ctx context.Context
 	s   *stream

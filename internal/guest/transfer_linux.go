@@ -77,10 +77,12 @@ func fileError(p string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		code = NotFound
-	case errors.Is(err, errNotRegular), errors.Is(err, errIsDir), errors.Is(err, errForeign), errors.Is(err, errTooDeep), errors.Is(err, fs.ErrPermission),
+	case errors.Is(err, errNotRegular), errors.Is(err, errIsDir), errors.Is(err, errForeign), errors.Is(err,
+		errTooDeep), errors.Is(err, fs.ErrPermission),
 		errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ELOOP),
 		errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL),
-		errors.Is(err, syscall.ENXIO), errors.Is(err, syscall.EBUSY), errors.Is(err, syscall.EXDEV), errors.Is(err, fs.ErrExist):
+		errors.Is(err, syscall.ENXIO), errors.Is(err, syscall.EBUSY), errors.Is(err, syscall.EXDEV), errors.Is(err,
+			fs.ErrExist):
 		code = Invalid
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		code = Full
@@ -88,8 +90,8 @@ func fileError(p string, err error) error {
 	return &Error{Code: code, Message: fmt.Sprintf("%q: %s", p, plain(err))}
 }
 
-// put writes one file. The tool's identity does it wherever that may; only a directory that is not the tool's needs the guest's
-// own, and then no link is followed.
+// put writes one file. The tool's identity does it wherever that may; only a directory that is not the tool's
+// needs the guest's own, and then no link is followed.
 func (s *server) put(p string, a fileArg, r io.Reader) error {
 	mode := a.Mode & 0o777
 	if mode == 0 {

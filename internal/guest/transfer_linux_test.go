@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Broken if what the caller's paths are to blame for counts as the guest's fault, or a fault of the guest as the caller's.
+// Broken if what the caller's paths are to blame for counts as the guest's fault, or a fault of the guest as the
+// caller's.
 func TestFileErrorCodes(t *testing.T) {
 	for errno, want := range map[syscall.Errno]string{
 		syscall.EBUSY: Invalid, syscall.EXDEV: Invalid, syscall.EEXIST: Invalid, syscall.ENOTEMPTY: Invalid, syscall.ENOENT: NotFound,

@@ -84,7 +84,8 @@ func (ss *shells) tellLate() (string, bool) {
 	var b strings.Builder
 	// All or nothing: an interrupt may come in the middle, and then all of it is told again.
 	b.WriteString("if builtin [ -z \"${__outboard_told-}\" ];then\n")
-	b.WriteString("builtin cd -- " + quote(ss.s.cfg.real(ss.s.base())) + " 2>/dev/null;builtin unset OLDPWD;builtin export OLDPWD\n")
+	b.WriteString("builtin cd -- " + quote(ss.s.cfg.real(ss.s.base())) +
+		" 2>/dev/null;builtin unset OLDPWD;builtin export OLDPWD\n")
 	for _, kv := range ss.late {
 		name, value, _ := strings.Cut(kv, "=")
 		if !exportable(name) {
@@ -97,7 +98,8 @@ func (ss *shells) tellLate() (string, bool) {
 
 // startNames begin the names of variables that bash or its loader reads at the start, or treats in another way
 // after it.
-var startNames = []string{"BASH", "LD_", "GLIBC_", "MALLOC_", "PS", "IFS", "ENV", "POSIX", "SHELL", "HIST", "INPUTRC", "LC_", "LANG",
+var startNames = []string{"BASH", "LD_", "GLIBC_", "MALLOC_", "PS", "IFS", "ENV", "POSIX", "SHELL", "HIST", "INPUTRC",
+	"LC_", "LANG",
 	"UID", "EUID", "PPID", "PWD", "OLDPWD", "OPT", "PROMPT", "RANDOM", "SECONDS", "EPOCH", "SRANDOM", "GROUPS", "DIRSTACK", "FUNCNAME", "LINENO",
 	"COMP", "READLINE", "MAIL", "TMOUT", "IGNOREEOF", "TERM", "__outboard"}
 

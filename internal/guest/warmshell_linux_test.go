@@ -26,7 +26,8 @@ func TestSettle(t *testing.T) {
 					ss.settle(t.Context())
 					close(over)
 				}()
-				if line, err := bufio.NewReader(asked).ReadString('\n'); err != nil || line != "__outboard_end settled\n" {
+				if line, err := bufio.NewReader(asked).ReadString('\n'); err != nil ||
+					line != "__outboard_end settled\n" {
 					t.Fatalf("the shell is told %q: %v", line, err)
 				}
 				synctest.Wait()

@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// maxWatches bounds the watches of one guest, and maxWatched the directories of one: the kernel counts both per user.
+	// maxWatches bounds the watches of one guest, and maxWatched the directories of one: the kernel counts both
+	// per user.
 	maxWatches = 64
 	maxWatched = 8192
 )
@@ -68,8 +69,9 @@ func (s *server) watch(ctx context.Context, f *fsCall, recursive bool, st *strea
 	return w.run(ctx, st)
 }
 
-// inotify makes an instance that counts against a user of this sandbox. Of the guest's own user the host's root may be the same, where
-// there is no user namespace, and the kernel gives that one 128 instances for everything on the host.
+// inotify makes an instance that counts against a user of this sandbox. Of the guest's own user the host's root
+// may be the same, where there is no user namespace, and the kernel gives that one 128 instances for everything
+// on the host.
 func (s *server) inotify(acc account) (fd int, err error) {
 	open := func() error {
 		fd, err = syscall.InotifyInit1(syscall.IN_CLOEXEC | syscall.IN_NONBLOCK)
@@ -97,8 +99,8 @@ func (s *server) inotify(acc account) (fd int, err error) {
 	return fd, err
 }
 
-// add watches an open directory and, for a tree, what is below. found gets what is in a directory that is new: it may have been
-// filled before it was watched.
+// add watches an open directory and, for a tree, what is below. found gets what is in a directory that is new:
+// it may have been filled before it was watched.
 func (w *watcher) add(dir *os.File, rel string, found func(rel string)) error {
 	if len(w.dirs) >= maxWatched {
 		return &Error{Code: Invalid, Message: fmt.Sprintf("more than %d directories below %s", maxWatched, w.f.path)}

@@ -12,13 +12,16 @@ import (
 	"time"
 )
 
-// witness tells which files may have been written without a sign in their times, for a kernel that gives none to what is written through
-// a shared mapping: gVisor's (regular_file.go of its pkg/sentry/fsimpl/gofer changes them in calls alone). Those are the files that somebody
-// who could write to them holds as a look begins, or has let go of since the last one. That kernel gives none to a change of attributes either:
-// of that it tells those who watch. What nobody watches counts as held.
+// witness tells which files may have been written without a sign in their times, for a kernel that gives none to
+// what is written through a shared mapping: gVisor's (regular_file.go of its pkg/sentry/fsimpl/gofer changes
+// them in calls alone). Those are the files that somebody who could write to them holds as a look begins, or has
+// let go of since the last one. That kernel gives none to a change of attributes either: of that it tells those
+// who watch. What nobody watches counts as held.
 type witness struct {
-	fd   int    // an inotify instance, not the poller's: that would wake for every file that is closed
-	max  int    // how many directories are watched: that kernel keeps two files of the host open for each, of which it has a limited number
+	fd int // an inotify instance, not the poller's: that would wake for every file that is closed
+	// how many directories are watched: that kernel keeps two files of the host open for each, of which it has a
+	// limited number
+	max  int
 	proc string // /proc
 
 	mu      sync.Mutex
@@ -113,7 +116,8 @@ func (w *witness) note(e inotifyEvent) {
 	}
 }
 
-// begin is called as a look begins. What holds files and cannot be known makes the next state a whole one, as touches do that are lost.
+// begin is called as a look begins. What holds files and cannot be known makes the next state a whole one, as
+// touches do that are lost.
 func (w *witness) begin(sc *scan) {
 	sc.watches, sc.watched = make(map[int32]string), make(map[string]bool)
 	held, known := holders(w.proc)
@@ -124,8 +128,8 @@ func (w *witness) begin(sc *scan) {
 	w.room = w.max - len(w.dirs)
 }
 
-// watch is called for each directory, before its names are read: name in the open directory dir. Those that were watched remain so: a file
-// is sent again when its directory is watched no more.
+// watch is called for each directory, before its names are read: name in the open directory dir. Those that were
+// watched remain so: a file is sent again when its directory is watched no more.
 func (w *witness) watch(sc *scan, dir int, name, path string) {
 	if !w.paths[path] {
 		if w.room <= 0 {
@@ -134,20 +138,23 @@ func (w *witness) watch(sc *scan, dir int, name, path string) {
 		w.room--
 	}
 	at := "/proc/self/fd/" + strconv.Itoa(dir) + "/" + name
-	wd, err := syscall.InotifyAddWatch(w.fd, at, syscall.IN_CLOSE_WRITE|syscall.IN_ATTRIB|syscall.IN_ONLYDIR|syscall.IN_DONT_FOLLOW)
+	wd, err := syscall.InotifyAddWatch(w.fd, at,
+		syscall.IN_CLOSE_WRITE|syscall.IN_ATTRIB|syscall.IN_ONLYDIR|syscall.IN_DONT_FOLLOW)
 	if err == nil { // else the kernel has no more for us, or it is gone
 		sc.watches[int32(wd)], sc.watched[path] = path, true
 	}
 }
 
-// see is called for each name: what lies where nothing is watched could have been written at any time. A directory tells of itself as well.
+// see is called for each name: what lies where nothing is watched could have been written at any time. A
+// directory tells of itself as well.
 func (w *witness) see(sc *scan, it *item) {
 	if it.mark.hasAttrs() && !sc.watched[path.Dir(it.path)] && !sc.watched[it.path] {
 		sc.held[it.mark.inode()] = true
 	}
 }
 
-// end is called when a look is over: older ones learn what was touched until now. It reports whether all of that is known.
+// end is called when a look is over: older ones learn what was touched until now. It reports whether all of that
+// is known.
 func (w *witness) end(now *scan, older []*scan) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,9 +194,10 @@ func elsewhere(sc *scan) {
 	}
 }
 
-// holders finds the files that other processes hold so that they can write to them through a mapping: those they opened to be read and
-// written, and those they have mapped shared, whatever they may do there now. It reports whether every process could be asked. Processes
-// that were made meanwhile are asked too: one may have what another, which is gone, held.
+// holders finds the files that other processes hold so that they can write to them through a mapping: those they
+// opened to be read and written, and those they have mapped shared, whatever they may do there now. It reports
+// whether every process could be asked. Processes that were made meanwhile are asked too: one may have what
+// another, which is gone, held.
 func holders(proc string) (held map[inode]bool, known bool) {
 	held, known = make(map[inode]bool), true
 	asked := map[string]bool{strconv.Itoa(os.Getpid()): true}

@@ -63,14 +63,17 @@ func TestWitnessLoses(t *testing.T) {
 	}
 	touch("f")
 	next := look()
-	if known := w.end(next, []*scan{base}); !known || !base.touched[next.byPath["w/f"].mark.inode()] || len(base.touched) != 1 {
+	if known := w.end(next, []*scan{base}); !known || !base.touched[next.byPath["w/f"].mark.inode()] ||
+		len(base.touched) != 1 {
 		t.Errorf("after f was closed: %v, known %v", base.touched, known)
 	}
-	if err := errors.Join(os.Chmod(filepath.Join(dir, "f"), 0o640), os.Chmod(dir, 0o750)); err != nil { // tells what a change of attributes does
+	// tells what a change of attributes does
+	if err := errors.Join(os.Chmod(filepath.Join(dir, "f"), 0o640), os.Chmod(dir, 0o750)); err != nil {
 		t.Fatal(err)
 	}
 	base, next = next, look()
-	if w.end(next, []*scan{base}); !base.touched[next.byPath["w/f"].mark.inode()] || !base.touched[next.byPath["w"].mark.inode()] {
+	if w.end(next, []*scan{base}); !base.touched[next.byPath["w/f"].mark.inode()] ||
+		!base.touched[next.byPath["w"].mark.inode()] {
 		t.Errorf("after attributes changed: %v", base.touched)
 	}
 	for i := range maxTouched + 1 {
@@ -222,7 +225,8 @@ func TestWitnessFull(t *testing.T) {
 // If this fails, a process that cannot be asked keeps a state from being saved, or hides what it wrote.
 func TestHoldersUnknown(t *testing.T) {
 	proc := t.TempDir()
-	if err := errors.Join(os.MkdirAll(proc+"/7/fd", 0o700), os.WriteFile(proc+"/7/maps", nil, 0o600), os.Mkdir(proc+"/8", 0o700)); err != nil {
+	if err := errors.Join(os.MkdirAll(proc+"/7/fd", 0o700), os.WriteFile(proc+"/7/maps", nil, 0o600),
+		os.Mkdir(proc+"/8", 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	if _, known := holders(proc); !known { // 8 has ended meanwhile

@@ -51,5 +51,6 @@ func (l *loop) interrupted(ctx context.Context) (context.Context, context.Cancel
 }
 
 func interruptWaits(s *outboard.State) bool {
-	return slices.ContainsFunc(s.Waiting, func(in outboard.Input) bool { return in.Event.Type == outboard.TypeInputInterrupt })
+	return slices.ContainsFunc(s.Waiting,
+		func(in outboard.Input) bool { return in.Event.Type == outboard.TypeInputInterrupt })
 }

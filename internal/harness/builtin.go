@@ -52,7 +52,8 @@ func (b *Builtin) Run(ctx context.Context, t Turn) error {
 	l := &loop{Builtin: b, t: t, metered: true}
 	for t.Held() {
 		l.model, l.modelErr = t.Model()
-		if s := t.State(); l.budget.Broke != "" && s.Broke() && s.Head > l.budgetedAt { // it rested; what it resumes with is asked for anew
+		// it rested; what it resumes with is asked for anew
+		if s := t.State(); l.budget.Broke != "" && s.Broke() && s.Head > l.budgetedAt {
 			l.budget, l.budgeted = Budget{}, false
 		}
 		events, act := l.plan(t.State())
@@ -203,7 +204,8 @@ func (l *loop) generate(ctx context.Context) error {
 			return nil
 		}
 		if l.budget.Broke != "" {
-			l.t.Stage(outboard.NewEvent(s.Thread, &outboard.ModelFailed{Request: s.Request, Error: outboard.Failure{Message: "no budget pays for it"}}))
+			l.t.Stage(outboard.NewEvent(s.Thread, &outboard.ModelFailed{Request: s.Request,
+				Error: outboard.Failure{Message: "no budget pays for it"}}))
 			return nil
 		}
 	}
@@ -222,12 +224,14 @@ func (l *loop) generate(ctx context.Context) error {
 	case err != nil:
 		e := asModelError(err)
 		if l.tooLong = e.TooLong && !e.Emitted; l.tooLong { // not the end: it is summarised next
-			l.t.Stage(outboard.NewEvent(s.Thread, &outboard.ModelFailed{Request: request, Error: outboard.Failure{Type: e.Type, Message: e.Message}}))
+			l.t.Stage(outboard.NewEvent(s.Thread, &outboard.ModelFailed{Request: request,
+				Error: outboard.Failure{Type: e.Type, Message: e.Message}}))
 			return nil
 		}
 		if e.Picture && !e.Emitted && s.HasMedia() { // it goes on without
 			failure := outboard.Failure{Type: e.Type, Message: e.Message + hintPicture}
-			l.t.Stage(outboard.NewEvent(s.Thread, &outboard.ModelFailed{Request: request, Error: failure, Usage: came(resp), Pictures: true}))
+			l.t.Stage(outboard.NewEvent(s.Thread, &outboard.ModelFailed{Request: request, Error: failure,
+				Usage: came(resp), Pictures: true}))
 			return nil
 		}
 		l.fail(s, e, came(resp))
@@ -246,7 +250,8 @@ func (l *loop) generate(ctx context.Context) error {
 }
 
 // hintPicture is added to what a provider says of a picture.
-const hintPicture = " (pictures and documents are left out from here on; to take back the message that brought them: outboard rewind SESSION@SEQ --conversation)"
+const hintPicture = " (pictures and documents are left out from here on; to take back the message that brought " +
+	"them: outboard rewind SESSION@SEQ --conversation)"
 
 // textCut ends an answer that was interrupted, for the model and for whoever reads it.
 const textCut = "[The user interrupted this answer here.]"
@@ -270,9 +275,11 @@ func (l *loop) cut(ctx context.Context, request outboard.EventID, resp *llm.Resp
 		return fmt.Errorf("recording an interrupted answer: %w", w.err)
 	}
 	if len(w.events) > 0 {
-		w.event(outboard.NewEvent(w.thread, &outboard.ModelFinished{Request: request, Stop: "interrupted", Usage: came(resp)}))
+		w.event(outboard.NewEvent(w.thread, &outboard.ModelFinished{Request: request, Stop: "interrupted",
+			Usage: came(resp)}))
 	} else {
-		w.event(outboard.NewEvent(w.thread, &outboard.ModelFailed{Request: request, Error: outboard.Failure{Message: ErrInterrupted.Message},
+		w.event(outboard.NewEvent(w.thread, &outboard.ModelFailed{Request: request,
+			Error: outboard.Failure{Message: ErrInterrupted.Message},
 			Usage: came(resp)}))
 	}
 	l.t.Stage(w.events...)
@@ -321,9 +328,11 @@ func (l *loop) fail(s *outboard.State, e *llm.Error, used outboard.Usage) {
 	case again:
 		failure.Retry = "retrying"
 	case e.Retryable && e.RetryAfter > patience:
-		failure.Message += fmt.Sprintf(" (it asks to wait %v, longer than limits.model_patience, which is %v)", e.RetryAfter.Round(time.Second), patience)
+		failure.Message += fmt.Sprintf(" (it asks to wait %v, longer than limits.model_patience, which is %v)",
+			e.RetryAfter.Round(time.Second), patience)
 	case e.Retryable:
-		failure.Message += fmt.Sprintf(" (tried %d times in %v; limits.model_patience is %v)", attempt, now.Sub(since).Round(time.Second), patience)
+		failure.Message += fmt.Sprintf(" (tried %d times in %v; limits.model_patience is %v)", attempt, now.Sub(since).
+			Round(time.Second), patience)
 	}
 	p := l.planner(s)
 	if s.Request != "" {
@@ -331,7 +340,8 @@ func (l *loop) fail(s *outboard.State, e *llm.Error, used outboard.Usage) {
 		used = outboard.Usage{}
 	}
 	if again {
-		p.add(&outboard.TurnRetrying{Turn: s.Turn, Attempt: attempt, At: now.Add(wait), Since: since, Error: failure, Usage: used})
+		p.add(&outboard.TurnRetrying{Turn: s.Turn, Attempt: attempt, At: now.Add(wait), Since: since, Error: failure,
+			Usage: used})
 	} else {
 		p.add(&outboard.TurnFailed{Turn: s.Turn, Error: failure, Usage: used})
 	}

@@ -26,9 +26,12 @@ const (
 )
 
 // instruction asks for the summary.
-const instruction = "The conversation is about to exceed the context window. Write a summary that will replace everything above, for " +
-	"yourself to continue from. Do not call any tool. Keep: what the user asked for, word for word where it matters, and what is still " +
-	"open; decisions and their reasons; the state of the work, with exact file paths, names, commands, values and the results of the " +
+const instruction = "The conversation is about to exceed the context window. Write a summary that will replace " +
+	"everything above, for " +
+	"yourself to continue from. Do not call any tool. Keep: what the user asked for, word for word where it " +
+	"matters, and what is still " +
+	"open; decisions and their reasons; the state of the work, with exact file paths, names, commands, values and " +
+	"the results of the " +
 	"last tool calls; what failed and why; the next step. Leave out what no longer matters."
 
 // full reports whether the conversation must be summarised before the next model call.
@@ -73,7 +76,8 @@ func (l *loop) compact(ctx context.Context) error {
 	case err != nil:
 		e := *asModelError(err)
 		if !e.Retryable {
-			e.Type, e.Message = compactionLimit, "the conversation is too long for the model and could not be summarised: "+e.Message
+			e.Type, e.Message = compactionLimit, "the conversation is too long for the model and could not be "+
+				"summarised: "+e.Message
 		}
 		e.Emitted = false // nothing of it was shown
 		l.fail(s, &e, came(resp))
@@ -81,7 +85,8 @@ func (l *loop) compact(ctx context.Context) error {
 	}
 	summary := summaryOf(resp)
 	if summary == "" {
-		l.fail(s, &llm.Error{Type: compactionLimit, Message: "the model gave no summary of the conversation"}, resp.Usage)
+		l.fail(s, &llm.Error{Type: compactionLimit, Message: "the model gave no summary of the conversation"},
+			resp.Usage)
 		return nil
 	}
 	l.t.Stage(compacted(s, summary, resp.Usage))

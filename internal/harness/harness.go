@@ -70,7 +70,8 @@ type Turn interface {
 	// said; Call is left to the caller. An interrupt cuts the judging. used is what the response that makes the
 	// call came to, with what judged its calls before: none of it is staged yet, and budgets pay for it. An
 	// error says that nobody could decide, as where the database is away.
-	Decide(ctx context.Context, name string, input outboard.Raw, used outboard.Usage) (call outboard.CallRequested, over outboard.Outcome, judged *outboard.CallJudged, err error)
+	Decide(ctx context.Context, name string, input outboard.Raw, used outboard.Usage) (call outboard.CallRequested,
+		over outboard.Outcome, judged *outboard.CallJudged, err error)
 	// RunCalls brings every runnable call of the state to its outcome: intent, effect, outcome, in parallel up
 	// to the limit. What is staged becomes durable with the intents. All outcomes are durable when it returns,
 	// except the last ones: they are staged, to share a commit with what follows from them. A custom tool's call

@@ -40,7 +40,8 @@ const (
 const (
 	textInterrupted = "The user interrupted before this call ran. It was not executed."
 	textFailed      = "The turn failed before this call ran. It was not executed."
-	textUnknown     = "The turn failed while this call was running. Its outcome is unknown: it ran at most once, and its effects may " +
+	textUnknown     = "The turn failed while this call was running. Its outcome is unknown: it ran at most once, " +
+		"and its effects may " +
 		"have happened."
 	textExpired  = "Nobody approved this call in time. It was not executed."
 	textRejected = "The user rejected this call. It was not executed."
@@ -88,7 +89,8 @@ func (p *planner) next() (action, bool) {
 	case v.Failed != nil:
 		p.giveUp()
 	case len(p.waiting(outboard.EventType.IsUrgent)) > 0:
-		if p.interrupted() && slices.ContainsFunc(v.Calls, func(c *outboard.Call) bool { return c.Started != nil && c.Finished == nil }) {
+		if p.interrupted() && slices.ContainsFunc(v.Calls,
+			func(c *outboard.Call) bool { return c.Started != nil && c.Finished == nil }) {
 			return actStop, true
 		}
 		p.settle()
@@ -96,7 +98,8 @@ func (p *planner) next() (action, bool) {
 		p.expire()
 	case v.Broke() && !v.WakeAt.IsZero() && !v.WakeAt.After(p.now):
 		p.add(&outboard.TurnResumed{Turn: v.Turn})
-	case v.Parked(), v.Broke(), v.Phase == outboard.PhaseRetrying && v.WakeAt.After(p.now), v.Phase == outboard.PhaseIdle && len(v.Waiting) == 0:
+	case v.Parked(), v.Broke(), v.Phase == outboard.PhaseRetrying &&
+		v.WakeAt.After(p.now), v.Phase == outboard.PhaseIdle && len(v.Waiting) == 0:
 		return actRest, true
 	case v.Phase == outboard.PhaseIdle:
 		p.add(&outboard.TurnStarted{Turn: v.Turn + 1, Harness: p.l.Name(), Version: p.l.Version()})
@@ -123,7 +126,8 @@ func (p *planner) calls() (action, bool) {
 }
 
 func (p *planner) park() {
-	end := &outboard.TurnEnded{Turn: p.v.Turn, Stop: outboard.StopReason{Type: "requires_action", EventIDs: pending(p.v)}}
+	end := &outboard.TurnEnded{Turn: p.v.Turn, Stop: outboard.StopReason{Type: "requires_action",
+		EventIDs: pending(p.v)}}
 	for _, c := range p.v.Calls {
 		at := c.Requested.ExpiresAt
 		if c.WaitsForClient() && c.Answer == nil && !at.IsZero() && (end.WakeAt.IsZero() || at.Before(end.WakeAt)) {
@@ -169,10 +173,12 @@ func (p *planner) converse() (action, bool) {
 		}
 		p.add(&outboard.TurnEnded{Turn: v.Turn, Stop: stop, Details: v.Final.Details})
 	case v.ModelCalls >= cmp.Or(p.l.MaxCalls, outboard.MaxModelCalls):
-		p.fail(toolLimit, fmt.Sprintf("the turn reached its limit of %d model calls (limits.model_calls) without coming to an end; a message such as "+
+		p.fail(toolLimit, fmt.Sprintf("the turn reached its limit of %d model calls (limits.model_calls) without "+
+			"coming to an end; a message such as "+
 			`"go on" begins the next turn`, v.ModelCalls))
 	case v.Futile >= outboard.MaxFutile:
-		p.fail(llm.Failed, fmt.Sprintf("the model made only tool calls that cannot be made in %d responses in a row, although it was told what "+
+		p.fail(llm.Failed, fmt.Sprintf("the model made only tool calls that cannot be made in %d responses in a "+
+			"row, although it was told what "+
 			"is wrong with each: there is no such tool, or its arguments do not fit", v.Futile))
 	case p.l.modelErr != nil:
 		e := unresolved(p.l.modelErr)
@@ -196,7 +202,8 @@ func (p *planner) converse() (action, bool) {
 }
 
 func (p *planner) fail(kind, message string) {
-	p.add(&outboard.TurnFailed{Turn: p.v.Turn, Error: outboard.Failure{Type: kind, Message: message, Retry: "exhausted"}})
+	p.add(&outboard.TurnFailed{Turn: p.v.Turn, Error: outboard.Failure{Type: kind, Message: message,
+		Retry: "exhausted"}})
 }
 
 // drain takes waiting messages into the conversation, in order.
@@ -243,7 +250,8 @@ func (p *planner) finish(call outboard.CallID, outcome outboard.Outcome, text st
 }
 
 func refused(call outboard.CallID, outcome outboard.Outcome, text string) *outboard.CallFinished {
-	return &outboard.CallFinished{Call: call, Outcome: outcome, IsError: true, Content: []outboard.Content{outboard.Text(text)}}
+	return &outboard.CallFinished{Call: call, Outcome: outcome, IsError: true,
+		Content: []outboard.Content{outboard.Text(text)}}
 }
 
 // waiting returns the waiting inputs of a kind, in order.

@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// world is a session whose model, tools and clients do whatever the test draws. Everything the plan appends is checked against
-// the state it is appended to.
+// world is a session whose model, tools and clients do whatever the test draws. Everything the plan appends is
+// checked against the state it is appended to.
 type world struct {
 	failer
 	t   *rapid.T // for draws
@@ -64,8 +64,10 @@ func (w *world) check(e outboard.Event) {
 	case *outboard.TurnResumed:
 		ok = s.InTurn && p.Turn == s.Turn && (s.Parked() || s.Phase == outboard.PhaseRetrying && !s.WakeAt.After(w.now))
 	case *outboard.InputProcessed:
-		i := slices.IndexFunc(s.Waiting, func(in outboard.Input) bool { return in.Event.ID == p.Input && in.Event.Type == p.Of })
-		ok = i >= 0 && !slices.ContainsFunc(s.Waiting[:max(i, 0)], func(in outboard.Input) bool { return in.Event.Type.IsUrgent() == p.Of.IsUrgent() })
+		i := slices.IndexFunc(s.Waiting,
+			func(in outboard.Input) bool { return in.Event.ID == p.Input && in.Event.Type == p.Of })
+		ok = i >= 0 && !slices.ContainsFunc(s.Waiting[:max(i, 0)],
+			func(in outboard.Input) bool { return in.Event.Type.IsUrgent() == p.Of.IsUrgent() })
 	case *outboard.ModelStarted:
 		ok = s.Phase == outboard.PhaseRunning && s.Request == "" && !open(s)
 	case *outboard.ModelFailed:
@@ -90,7 +92,8 @@ func (w *world) check(e outboard.Event) {
 		ok = false
 	}
 	if !ok {
-		w.Fatalf("%s %s is not allowed in phase %s (stop %v), turn %d (in turn %v), request %q, %d waiting, %d calls", e.Type, e.Data,
+		w.Fatalf("%s %s is not allowed in phase %s (stop %v), turn %d (in turn %v), request %q, %d waiting, %d calls",
+			e.Type, e.Data,
 			s.Phase, s.Stop, s.Turn, s.InTurn, s.Request, len(s.Waiting), len(s.Calls))
 	}
 }
@@ -140,7 +143,8 @@ func (w *world) answer() {
 		w.add(&c)
 	}
 	stop := rapid.SampledFrom([]string{"end_turn", "max_tokens", "refusal"}).Draw(w.t, "stop")
-	w.add(&outboard.ModelFinished{Request: request, Stop: stop, Usage: outboard.Usage{Input: rapid.Int64Range(0, 1000).Draw(w.t, "tokens")}})
+	w.add(&outboard.ModelFinished{Request: request, Stop: stop, Usage: outboard.Usage{Input: rapid.Int64Range(0, 1000).
+		Draw(w.t, "tokens")}})
 }
 
 // run lets the runner run calls, or die in between: then some have only an intent.
@@ -205,8 +209,8 @@ func script(t testing.TB, window int64) llm.Model {
 	return m
 }
 
-// If this fails, some order of messages, answers, interrupts, failures and deaths brings a session into a state that the rules of the
-// log forbid, or from which it does not come to rest.
+// If this fails, some order of messages, answers, interrupts, failures and deaths brings a session into a state
+// that the rules of the log forbid, or from which it does not come to rest.
 func TestPlanKeepsTheRules(t *testing.T) {
 	model := script(t, 1100)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -245,7 +249,8 @@ func TestPlanFollowsFromTheState(t *testing.T) {
 			before := fmt.Sprintf("%+v", w.s.Header)
 			a, actA := w.l.plan(w.s)
 			b, actB := w.l.plan(w.s)
-			if actA != actB || !slices.EqualFunc(a, b, func(x, y outboard.Event) bool { return x.Type == y.Type && string(x.Data) == string(y.Data) }) {
+			if actA != actB || !slices.EqualFunc(a, b,
+				func(x, y outboard.Event) bool { return x.Type == y.Type && string(x.Data) == string(y.Data) }) {
 				rt.Fatalf("two plans of one state differ: %v %v", a, b)
 			}
 			if after := fmt.Sprintf("%+v", w.s.Header); after != before {

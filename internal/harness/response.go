@@ -14,12 +14,14 @@ import (
 // maxName bounds what is kept of the names that a response uses for its calls. Wires allow 64 to 128 characters.
 const maxName = 256
 
-// respond turns a response into the events that record it: its blocks in their order, the outcomes of calls that are refused,
-// and model.finished. A response that cannot be recorded is garbage, returned as the failure of the model call; the error is
-// ours.
-func (l *loop) respond(ctx context.Context, request outboard.EventID, resp *llm.Response, v *voice) ([]outboard.Event, *llm.Error, error) {
+// respond turns a response into the events that record it: its blocks in their order, the outcomes of calls that
+// are refused, and model.finished. A response that cannot be recorded is garbage, returned as the failure of the
+// model call; the error is ours.
+func (l *loop) respond(ctx context.Context, request outboard.EventID, resp *llm.Response,
+	v *voice) ([]outboard.Event, *llm.Error, error) {
 	if why := garbage(resp); why != "" {
-		return nil, &llm.Error{Type: llm.Failed, Message: "the model gave an unusable response: " + why, Emitted: true}, nil
+		return nil, &llm.Error{Type: llm.Failed, Message: "the model gave an unusable response: " + why,
+			Emitted: true}, nil
 	}
 	w := &writer{l: l, ctx: ctx, thread: l.t.State().Thread, used: resp.Usage}
 	for _, b := range resp.Blocks {
@@ -34,7 +36,8 @@ func (l *loop) respond(ctx context.Context, request outboard.EventID, resp *llm.
 			w.call(b)
 		}
 	}
-	fin := &outboard.ModelFinished{Request: request, Provider: resp.Provider, Raw: resp.Raw, Stop: resp.Stop, Usage: resp.Usage,
+	fin := &outboard.ModelFinished{Request: request, Provider: resp.Provider, Raw: resp.Raw, Stop: resp.Stop,
+		Usage:   resp.Usage,
 		Details: resp.Details}
 	if large(resp.Raw) {
 		fin.Raw, fin.RawBlob = nil, w.spill(resp.Raw)
@@ -120,7 +123,8 @@ func (w *writer) thinking(s string) *outboard.AgentThinking {
 	return &outboard.AgentThinking{Blob: w.spill([]byte(s))}
 }
 
-// call records a call with the policy's decision. One that may not run gets its outcome in the same append, with the reason.
+// call records a call with the policy's decision. One that may not run gets its outcome in the same append, with
+// the reason.
 func (w *writer) call(b llm.Block) {
 	input := b.Input
 	if len(input) == 0 {
@@ -129,7 +133,8 @@ func (w *writer) call(b llm.Block) {
 	if !json.Valid(input) { // kept as a JSON string: it is what the model wrote, and validation names it
 		input, _ = json.Marshal(string(input))
 	}
-	req, over, judged, err := w.l.t.Decide(w.ctx, strings.ToValidUTF8(b.Name[:min(len(b.Name), maxName)], ""), input, w.used)
+	req, over, judged, err := w.l.t.Decide(w.ctx, strings.ToValidUTF8(b.Name[:min(len(b.Name), maxName)], ""), input,
+		w.used)
 	if err != nil {
 		w.err = cmp.Or(w.err, err)
 		return

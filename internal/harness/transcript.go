@@ -9,10 +9,12 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// leastPart is the shortest that the parts of a transcript are cut to. Where that is not enough, the oldest are left out.
+// leastPart is the shortest that the parts of a transcript are cut to. Where that is not enough, the oldest are
+// left out.
 const leastPart = 200
 
-// transcript tells a conversation as text of about so many bytes at most: of its parts the longest are cut, in their middle.
+// transcript tells a conversation as text of about so many bytes at most: of its parts the longest are cut, in
+// their middle.
 func (l *loop) transcript(ctx context.Context, history []*outboard.Message, size int) (string, error) {
 	var parts []string
 	for _, m := range history {
@@ -28,7 +30,8 @@ func (l *loop) transcript(ctx context.Context, history []*outboard.Message, size
 		most = leastPart
 		skip = max(0, len(parts)-size/leastPart)
 	}
-	out := []string{"[outboard] The conversation so far, as a transcript, because it is too long for you as it is. Long parts are cut."}
+	out := []string{"[outboard] The conversation so far, as a transcript, because it is too long for you as it is. " +
+		"Long parts are cut."}
 	if skip > 0 {
 		out = append(out, fmt.Sprintf("[outboard] The oldest %d parts are left out.", skip))
 	}
@@ -60,7 +63,8 @@ func middleOut(s string, most int) string {
 		return s
 	}
 	head, tail := s[:most/2], s[len(s)-most/2:]
-	return strings.ToValidUTF8(head, "") + fmt.Sprintf("\n[outboard] %d bytes are left out here.\n", len(s)-len(head)-len(tail)) +
+	return strings.ToValidUTF8(head, "") + fmt.Sprintf("\n[outboard] %d bytes are left out here.\n",
+		len(s)-len(head)-len(tail)) +
 		strings.ToValidUTF8(tail, "")
 }
 

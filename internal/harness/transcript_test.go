@@ -14,15 +14,20 @@ func TestTranscriptFits(t *testing.T) {
 	text := func(s string) []outboard.Content { return []outboard.Content{outboard.Text(s)} }
 	short := []*outboard.Message{
 		{Role: "user", Content: text("Fix it.")},
-		{Role: "assistant", Content: text("I look."), Uses: []outboard.ToolUse{{ID: "c1", Name: "bash", Input: outboard.Raw(`{"command":"ls"}`)}}},
-		{Role: "tool", Results: []outboard.ToolResult{{ToolUseID: "c1", Content: append(text("a.go"), outboard.Content{Type: "image", Source: &outboard.Source{Type: "base64"}})}}},
+		{Role: "assistant", Content: text("I look."),
+			Uses: []outboard.ToolUse{{ID: "c1", Name: "bash", Input: outboard.Raw(`{"command":"ls"}`)}}},
+		{Role: "tool", Results: []outboard.ToolResult{{ToolUseID: "c1",
+			Content: append(text("a.go"), outboard.Content{Type: "image", Source: &outboard.Source{Type: "base64"}})}}},
 	}
-	long := append(short[:len(short):len(short)], &outboard.Message{Role: "user", Content: text("é" + strings.Repeat("日本", 50_000) + "!")})
+	long := append(short[:len(short):len(short)], &outboard.Message{Role: "user",
+		Content: text("é" + strings.Repeat("日本", 50_000) + "!")})
 	var many []*outboard.Message
 	for i := range 1000 {
-		many = append(many, &outboard.Message{Role: "user", Content: text(fmt.Sprintf("%03d %s", i, strings.Repeat("x", 1000)))})
+		many = append(many, &outboard.Message{Role: "user",
+			Content: text(fmt.Sprintf("%03d %s", i, strings.Repeat("x", 1000)))})
 	}
-	whole := []string{"user: Fix it.\n\nassistant: I look.\n\nassistant called bash: {\"command\":\"ls\"}\n\nresult: a.go\n[outboard] A block of type \"image\" is not shown."}
+	whole := []string{"user: Fix it.\n\nassistant: I look.\n\nassistant called bash: " +
+		"{\"command\":\"ls\"}\n\nresult: a.go\n[outboard] A block of type \"image\" is not shown."}
 	for name, c := range map[string]struct {
 		history []*outboard.Message
 		size    int

@@ -42,14 +42,16 @@ func ParseBase(rootfs string) (Base, error) {
 		variant = "minbase"
 	}
 	if !IsBase(rootfs) || !suiteRE.MatchString(suite) || strings.Contains(suite, "..") || variants[variant] == "" {
-		return Base{}, outboard.Errorf(outboard.Invalid, "%q is no system that debootstrap makes: write debootstrap:SUITE or debootstrap:SUITE:VARIANT, the variant being minbase, buildd or standard", clip(rootfs))
+		return Base{}, outboard.Errorf(outboard.Invalid, "%q is no system that debootstrap makes: write "+
+			"debootstrap:SUITE or debootstrap:SUITE:VARIANT, the variant being minbase, buildd or standard", clip(rootfs))
 	}
 	return Base{suite, variant}, nil
 }
 
-// Unpack returns the layer with the packages of a system, unpacked and not set up: their own programs do that, and do not run here. It is made when it
-// is not there, which takes debootstrap and root. mirror is where the packages are fetched from; "" = where this host's apt has its own from. What is
-// fetched is signed by keys that the host has.
+// Unpack returns the layer with the packages of a system, unpacked and not set up: their own programs do that,
+// and do not run here. It is made when it is not there, which takes debootstrap and root. mirror is where the
+// packages are fetched from; "" = where this host's apt has its own from. What is fetched is signed by keys that
+// the host has.
 func (s *Store) Unpack(ctx context.Context, b Base, mirror string) (layer string, err error) {
 	if mirror == "" {
 		if mirror, err = aptMirror(ctx, b.Suite); err != nil {
@@ -58,7 +60,9 @@ func (s *Store) Unpack(ctx context.Context, b Base, mirror string) (layer string
 	}
 	u, err := url.Parse(mirror)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
-		return "", outboard.Errorf(outboard.Invalid, "the mirror for debootstrap is no http or https URL without a user").WithHint("set images.mirrors.debootstrap in the server's configuration")
+		return "", outboard.Errorf(outboard.Invalid,
+			"the mirror for debootstrap is no http or https URL without a user").
+			WithHint("set images.mirrors.debootstrap in the server's configuration")
 	}
 	key, err := json.Marshal(map[string]any{"debootstrap": b, "mirror": mirror, "version": baseVersion})
 	if err != nil {
@@ -104,6 +108,7 @@ func (e *ending) Write(p []byte) (int, error) {
 
 // String is the last few lines, on one.
 func (e *ending) String() string {
-	lines := slices.DeleteFunc(strings.Split(strings.ToValidUTF8(string(bytes.TrimSpace(e.b)), ""), "\n"), func(l string) bool { return strings.TrimSpace(l) == "" })
+	lines := slices.DeleteFunc(strings.Split(strings.ToValidUTF8(string(bytes.TrimSpace(e.b)), ""), "\n"),
+		func(l string) bool { return strings.TrimSpace(l) == "" })
 	return strings.Join(lines[max(0, len(lines)-3):], "; ")
 }

@@ -62,7 +62,8 @@ func TestAptMirror(t *testing.T) {
 	if err != nil {
 		t.Skip("this host's apt has no packages: ", err)
 	}
-	out, err := exec.CommandContext(t.Context(), "apt-get", "indextargets", "--format", "$(RELEASE)|$(REPO_URI)", "Created-By: Packages").Output()
+	out, err := exec.CommandContext(t.Context(), "apt-get", "indextargets", "--format", "$(RELEASE)|$(REPO_URI)",
+		"Created-By: Packages").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

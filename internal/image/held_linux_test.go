@@ -14,8 +14,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/image"
 )
 
-// If this failed, what a killed server had half unpacked or half received would fill the disk for ever, or what a living one makes would be
-// taken from under it.
+// If this failed, what a killed server had half unpacked or half received would fill the disk for ever, or what
+// a living one makes would be taken from under it.
 func TestKilledMaker(t *testing.T) {
 	if dir := os.Getenv("IMAGE_TEST_DIR"); dir != "" {
 		s := newStore(t, image.Config{Dir: dir})

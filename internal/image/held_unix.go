@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeHeld makes a directory below tmpDir that its maker has locked until release removes it. The kernel gives the lock up when the maker is
-// killed: that is how others, who may share the directory, know that nobody comes back for it.
+// makeHeld makes a directory below tmpDir that its maker has locked until release removes it. The kernel gives
+// the lock up when the maker is killed: that is how others, who may share the directory, know that nobody comes
+// back for it.
 func (s *Store) makeHeld(pattern string) (dir string, release func(), err error) {
 	s.sweepHeld()
 	for {

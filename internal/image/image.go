@@ -46,7 +46,8 @@ type Config struct {
 	Guard outbound.Guard
 	// Roots are trusted as registries', nil = the system's.
 	Roots *x509.CertPool
-	// Credentials returns who to be at a registry, by its host name: a user and a password, or nothing. nil = nobody anywhere.
+	// Credentials returns who to be at a registry, by its host name: a user and a password, or nothing. nil =
+	// nobody anywhere.
 	Credentials func(ctx context.Context, registry string) (user string, password outboard.Secret, err error)
 	// Owners keeps the owners of files, which takes root. Without it everything belongs to this process.
 	Owners bool
@@ -111,9 +112,10 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Login is who to be at registries for somebody else than the server. What was pulled with it is found with the same Scope only: a name must
-// not give an image to who may not pull it. Layers are kept once and shared, but a digest gives nothing: who pulls an image that has a layer
-// which is here already is given its bytes by the registry all the same, and the layer only if they are what the digest says.
+// Login is who to be at registries for somebody else than the server. What was pulled with it is found with the
+// same Scope only: a name must not give an image to who may not pull it. Layers are kept once and shared, but a
+// digest gives nothing: who pulls an image that has a layer which is here already is given its bytes by the
+// registry all the same, and the layer only if they are what the digest says.
 type Login struct {
 	Scope       string // "" = the server's own
 	Credentials func(ctx context.Context, registry string) (user string, password outboard.Secret, err error)
@@ -168,7 +170,8 @@ func (s *Store) ResolveAs(ctx context.Context, ref string, as Login) (Image, err
 	case err != nil:
 		return img, err
 	case !img.Present && img.Imported:
-		return img, outboard.Errorf(outboard.NotFound, "the layers of image %s were removed, and it came from a file", img.Name).
+		return img, outboard.Errorf(outboard.NotFound, "the layers of image %s were removed, and it came from a file",
+			img.Name).
 			WithHint("outboard image import FILE %s", img.Name)
 	case !img.Present:
 		return s.pull(ctx, r, img.Digest, as)
@@ -235,8 +238,10 @@ func parse(ref string) (name.Reference, error) {
 		return nil, outboard.Errorf(outboard.Invalid, "the image's name is longer than %d characters", maxRef)
 	}
 	r, err := name.ParseReference(ref, name.WithDefaultTag("latest"))
-	if err != nil || strings.HasPrefix(ref, "/") || strings.HasPrefix(ref, ".") { // what looks like a path is meant as one
-		return nil, outboard.Errorf(outboard.Invalid, "%q does not name an image: write it as NAME:TAG, HOST/NAME:TAG or NAME@sha256:DIGEST", ref)
+	// what looks like a path is meant as one
+	if err != nil || strings.HasPrefix(ref, "/") || strings.HasPrefix(ref, ".") {
+		return nil, outboard.Errorf(outboard.Invalid, "%q does not name an image: write it as NAME:TAG, "+
+			"HOST/NAME:TAG or NAME@sha256:DIGEST", ref)
 	}
 	return r, nil
 }

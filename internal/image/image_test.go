@@ -34,14 +34,17 @@ import (
 	"github.com/outboard-dev/outboard/internal/outbound"
 )
 
-// If this failed, sandboxes would begin with something else than the image: a missing layer, a deleted file that is back, a name that
-// means another image today.
+// If this failed, sandboxes would begin with something else than the image: a missing layer, a deleted file that
+// is back, a name that means another image today.
 func TestPull(t *testing.T) {
 	h, s := newHub(t), newStore(t, image.Config{})
-	below := layerOf(t, archive(t, dir("etc"), file("etc/kept", "kept"), file("etc/gone", "x"), dir("opt"), file("opt/old", "x")))
-	above := layerOf(t, archive(t, file("etc/.wh.gone", ""), file("opt/.wh..wh..opq", ""), file("opt/new", "new"), file("bin/tool", "tool"),
+	below := layerOf(t, archive(t, dir("etc"), file("etc/kept", "kept"), file("etc/gone", "x"), dir("opt"),
+		file("opt/old", "x")))
+	above := layerOf(t, archive(t, file("etc/.wh.gone", ""), file("opt/.wh..wh..opq", ""), file("opt/new", "new"),
+		file("bin/tool", "tool"),
 		hardlink("bin/other", "bin/tool"), symlink("lib", "usr/lib"), file("var/.wh..wh.plnk", "")))
-	ref := h.push(t, "team/app:1", imageOf(t, v1.Config{Env: []string{"A=b"}, WorkingDir: "/app", User: "web:web"}, below, above))
+	ref := h.push(t, "team/app:1", imageOf(t, v1.Config{Env: []string{"A=b"}, WorkingDir: "/app", User: "web:web"},
+		below, above))
 	img, dirs := resolve(t, s, ref)
 	if len(dirs) != 2 || img.Settings.Env["A"] != "b" || img.Settings.Workdir != "/app" || img.Settings.User != "web" {
 		t.Errorf("got %+v", img)
@@ -49,7 +52,8 @@ func TestPull(t *testing.T) {
 	wantContent(t, filepath.Join(dirs[0], "etc/kept"), "kept")
 	wantContent(t, filepath.Join(dirs[1], "opt/new"), "new")
 	wantContent(t, filepath.Join(dirs[1], "bin/other"), "tool")
-	if !isWhiteout(t, filepath.Join(dirs[1], "etc/gone")) || !isOpaque(filepath.Join(dirs[1], "opt")) || isOpaque(filepath.Join(dirs[1], "etc")) {
+	if !isWhiteout(t, filepath.Join(dirs[1], "etc/gone")) || !isOpaque(filepath.Join(dirs[1], "opt")) ||
+		isOpaque(filepath.Join(dirs[1], "etc")) {
 		t.Error("what the upper layer deletes is not marked as deleted")
 	}
 	if _, err := os.Lstat(filepath.Join(dirs[1], "var/.wh..wh.plnk")); !errors.Is(err, fs.ErrNotExist) {
@@ -73,10 +77,13 @@ func TestPull(t *testing.T) {
 func TestDeletedAndMadeAnew(t *testing.T) {
 	h, s := newHub(t), newStore(t, image.Config{})
 	for i, entries := range [][]tar.Header{
-		{file(".wh.d", ""), dir("d"), file("d/f", "new"), file(".wh.f", ""), file("f", "new"), file(".wh.e", ""), file("e/f", "new")},
-		{dir("d"), file("d/f", "new"), file(".wh.d", ""), file("f", "new"), file(".wh.f", ""), file("e/f", "new"), file(".wh.e", "")},
+		{file(".wh.d", ""), dir("d"), file("d/f", "new"), file(".wh.f", ""), file("f", "new"), file(".wh.e", ""),
+			file("e/f", "new")},
+		{dir("d"), file("d/f", "new"), file(".wh.d", ""), file("f", "new"), file(".wh.f", ""), file("e/f", "new"),
+			file(".wh.e", "")},
 	} {
-		_, dirs := resolve(t, s, h.push(t, fmt.Sprintf("anew:%d", i), imageOf(t, v1.Config{}, layerOf(t, archive(t, entries...)))))
+		_, dirs := resolve(t, s, h.push(t, fmt.Sprintf("anew:%d", i),
+			imageOf(t, v1.Config{}, layerOf(t, archive(t, entries...)))))
 		wantContent(t, filepath.Join(dirs[0], "d/f"), "new")
 		wantContent(t, filepath.Join(dirs[0], "e/f"), "new")
 		wantContent(t, filepath.Join(dirs[0], "f"), "new")
@@ -91,7 +98,8 @@ func TestDeletedAndMadeAnew(t *testing.T) {
 // If this failed, sandboxes that start together would unpack an image once each, or one would see half of it.
 func TestSingleFlight(t *testing.T) {
 	h, s := newHub(t), newStore(t, image.Config{})
-	ref := h.push(t, "app:1", imageOf(t, v1.Config{}, layerOf(t, archive(t, file("a", "a"))), layerOf(t, archive(t, file("b", "b")))))
+	ref := h.push(t, "app:1", imageOf(t, v1.Config{}, layerOf(t, archive(t, file("a", "a"))),
+		layerOf(t, archive(t, file("b", "b")))))
 	other := h.push(t, "app:2", imageOf(t, v1.Config{}, layerOf(t, archive(t, file("a", "a")))))
 	fetched := h.blobs.Load()
 	var wg sync.WaitGroup
@@ -119,11 +127,13 @@ func TestSingleFlight(t *testing.T) {
 	}
 }
 
-// If this failed, an image of a stranger could write outside its directory, fill the disk, or put devices and set-id programs there.
+// If this failed, an image of a stranger could write outside its directory, fill the disk, or put devices and
+// set-id programs there.
 func TestHostileLayers(t *testing.T) {
 	h := newHub(t)
 	outside := filepath.Join(t.TempDir(), "outside")
-	if err := errors.Join(os.Mkdir(outside, 0o755), os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(outside, 0o755), os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"),
+		0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for i, c := range []struct {
@@ -143,16 +153,21 @@ func TestHostileLayers(t *testing.T) {
 		{"no such file", outboard.Invalid, []tar.Header{hardlink("mine", outside+"/secret")}},
 		{"which is no file", outboard.Invalid, []tar.Header{dir("d"), hardlink("mine", "d")}},
 		{"has the name", outboard.Invalid, []tar.Header{file(".wh...", "")}},
-		{"more than 8 entries", outboard.TooLarge, []tar.Header{dir("1"), dir("2"), dir("3"), dir("4"), dir("5"), dir("6"), dir("7"), dir("8"), dir("9")}},
-		{"more than 4096 bytes", outboard.TooLarge, []tar.Header{file("a", strings.Repeat("x", 3000)), file("b", strings.Repeat("x", 3000))}},
+		{"more than 8 entries", outboard.TooLarge, []tar.Header{dir("1"), dir("2"), dir("3"), dir("4"), dir("5"),
+			dir("6"), dir("7"), dir("8"), dir("9")}},
+		{"more than 4096 bytes", outboard.TooLarge, []tar.Header{file("a", strings.Repeat("x", 3000)),
+			file("b", strings.Repeat("x", 3000))}},
 		{"longer than 300 bytes", outboard.Invalid, []tar.Header{file(strings.Repeat("x/", 200)+"f", "x")}},
 		{"not empty", outboard.Invalid, []tar.Header{dir("d"), file("d/f", "x"), file("d", "x")}},
 	} {
 		s := newStore(t, image.Config{Limits: image.Limits{Entries: 8, Layer: 4096, Name: 300}})
 		if i == 0 { // the control: the same limits let an image through
-			resolve(t, s, h.push(t, "fine:1", imageOf(t, v1.Config{}, layerOf(t, archive(t, dir("a"), symlink("b", "a"), file("b/f", "x"), hardlink("l", "/a/f"))))))
+			resolve(t, s, h.push(t, "fine:1",
+				imageOf(t, v1.Config{},
+					layerOf(t, archive(t, dir("a"), symlink("b", "a"), file("b/f", "x"), hardlink("l", "/a/f"))))))
 		}
-		_, err := s.Resolve(t.Context(), h.push(t, fmt.Sprintf("hostile:%d", i), imageOf(t, v1.Config{}, layerOf(t, archive(t, c.entries...)))))
+		_, err := s.Resolve(t.Context(), h.push(t, fmt.Sprintf("hostile:%d", i),
+			imageOf(t, v1.Config{}, layerOf(t, archive(t, c.entries...)))))
 		wantRefused(t, err, c.kind, c.why)
 	}
 	if files, err := os.ReadDir(outside); err != nil || len(files) != 1 {
@@ -174,7 +189,8 @@ func forge(data []byte, size string, kind byte) {
 	copy(data[148:156], fmt.Sprintf("%06o\x00 ", sum))
 }
 
-// If this failed, a sparse file of some bytes in the archive, or a header beyond measure, could fill the disk or the memory.
+// If this failed, a sparse file of some bytes in the archive, or a header beyond measure, could fill the disk or
+// the memory.
 func TestOversize(t *testing.T) {
 	h, s := newHub(t), newStore(t, image.Config{Limits: image.Limits{Layer: 1 << 20, Download: 4 << 20}})
 	huge := archive(t, file("f", "x"))
@@ -185,17 +201,21 @@ func TestOversize(t *testing.T) {
 	forge(pax, "00010000000", tar.TypeXHeader) // the first file is a header of the second
 	_, err = s.Resolve(t.Context(), h.push(t, "pax:1", imageOf(t, v1.Config{}, layerOf(t, pax))))
 	wantRefused(t, err, outboard.Invalid, "no archive that can be read")
-	_, err = s.Resolve(t.Context(), h.push(t, "fine:1", imageOf(t, v1.Config{}, layerOf(t, archive(t, file("f", strings.Repeat("x", 1<<20)))))))
+	_, err = s.Resolve(t.Context(),
+		h.push(t, "fine:1", imageOf(t, v1.Config{}, layerOf(t, archive(t, file("f", strings.Repeat("x", 1<<20)))))))
 	if err != nil {
 		t.Errorf("an image at the limit: %v", err)
 	}
 	small := newStore(t, image.Config{Limits: image.Limits{Download: 10}})
 	_, err = small.Resolve(t.Context(), h.host+"/fine:1")
 	wantRefused(t, err, outboard.Invalid, "larger than 10 bytes to transfer")
-	both := imageOf(t, v1.Config{}, layerOf(t, archive(t, file("a", strings.Repeat("a", 3000)))), layerOf(t, archive(t, file("b", strings.Repeat("b", 3000)))))
-	_, err = newStore(t, image.Config{Limits: image.Limits{Image: 5000}}).Resolve(t.Context(), h.push(t, "both:1", both))
+	both := imageOf(t, v1.Config{}, layerOf(t, archive(t, file("a", strings.Repeat("a", 3000)))),
+		layerOf(t, archive(t, file("b", strings.Repeat("b", 3000)))))
+	_, err = newStore(t, image.Config{Limits: image.Limits{Image: 5000}}).
+		Resolve(t.Context(), h.push(t, "both:1", both))
 	wantRefused(t, err, outboard.TooLarge, "unpacks to more than")
-	if _, err = newStore(t, image.Config{Limits: image.Limits{Image: 6000}}).Resolve(t.Context(), h.host+"/both:1"); err != nil {
+	if _, err = newStore(t, image.Config{Limits: image.Limits{Image: 6000}}).
+		Resolve(t.Context(), h.host+"/both:1"); err != nil {
 		t.Errorf("an image at the limit: %v", err)
 	}
 }
@@ -317,7 +337,8 @@ func TestLyingImages(t *testing.T) {
 		{"speaks of 1 layers", lying{config: func(c *v1.ConfigFile) { c.RootFS.DiffIDs = c.RootFS.DiffIDs[:1] }}},
 		{"it is for windows", lying{config: func(c *v1.ConfigFile) { c.OS = "windows" }}},
 		{"it is for linux/s390x", lying{config: func(c *v1.ConfigFile) { c.Architecture = "s390x" }}},
-		{"fetched from elsewhere", lying{manifest: func(m *v1.Manifest) { m.Layers[0].URLs = []string{"http://169.254.169.254/"} }}},
+		{"fetched from elsewhere",
+			lying{manifest: func(m *v1.Manifest) { m.Layers[0].URLs = []string{"http://169.254.169.254/"} }}},
 		{"is of type", lying{manifest: func(m *v1.Manifest) { m.Layers[0].MediaType = "application/x-sh" }}},
 		{"larger than", lying{manifest: func(m *v1.Manifest) { m.Layers[0].Size = 1 << 62; m.Layers[1].Size = 1 << 62 }}},
 		{"its configuration has", lying{manifest: func(m *v1.Manifest) { m.Config.Size = 1 << 40 }}},
@@ -338,12 +359,14 @@ func TestLyingImages(t *testing.T) {
 	}
 }
 
-// If this failed, an image's configuration could make the programs of a sandbox load its code, trust its certificates or leave the gateway.
+// If this failed, an image's configuration could make the programs of a sandbox load its code, trust its
+// certificates or leave the gateway.
 func TestHostileConfig(t *testing.T) {
 	h, s := newHub(t), newStore(t, image.Config{})
 	long := "LONG=" + strings.Repeat("x", 40<<10)
 	img, _ := resolve(t, s, h.push(t, "config:1", imageOf(t, v1.Config{
-		Env: []string{"GOOD=1", "PATH=/opt/x:/bin", "LD_PRELOAD=/evil.so", "ld_library_path=/evil", "BASH_ENV=/evil", "HTTPS_PROXY=http://evil", "https_proxy=http://evil",
+		Env: []string{"GOOD=1", "PATH=/opt/x:/bin", "LD_PRELOAD=/evil.so", "ld_library_path=/evil", "BASH_ENV=/evil",
+			"HTTPS_PROXY=http://evil", "https_proxy=http://evil",
 			"SSL_CERT_FILE=/evil", "DENO_CERT=/evil", "npm_config_cafile=/evil", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=/evil", "HOME=/evil", "OUTBOARD_X=1", "BASH_FUNC_ls%%=() { evil; }", "NOT A NAME=1", "=x", "plain", "NUL=a\x00b", long},
 		WorkingDir: "/proc/1/root", User: "../../etc", Entrypoint: []string{"/proc/self/exe"}, Volumes: map[string]struct{}{"/": {}},
 	}, layerOf(t, archive(t, file("f", "x"))))))
@@ -358,14 +381,16 @@ func TestHostileConfig(t *testing.T) {
 			t.Errorf("%s with the working directory in it is taken", bad)
 		}
 	}
-	for dir, want := range map[string]bool{"/": true, "/app": true, "/app/": true, "/process": true, "app": false, "": false, "/a/../b": false, "/proc": false, "/dev/fd": false} {
+	for dir, want := range map[string]bool{"/": true, "/app": true, "/app/": true, "/process": true, "app": false,
+		"": false, "/a/../b": false, "/proc": false, "/dev/fd": false} {
 		if image.SafeDir(dir) != want {
 			t.Errorf("the directory %q: %v", dir, !want)
 		}
 	}
 }
 
-// If this failed, whoever names an image could make the server speak to machines inside, and a private registry could not be used.
+// If this failed, whoever names an image could make the server speak to machines inside, and a private registry
+// could not be used.
 func TestGuard(t *testing.T) {
 	h := newHub(t)
 	ref := h.push(t, "app:1", imageOf(t, v1.Config{}, layerOf(t, archive(t, file("f", "x")))))
@@ -375,23 +400,26 @@ func TestGuard(t *testing.T) {
 	if _, err := newStore(t, image.Config{}).Resolve(t.Context(), ref); err != nil {
 		t.Errorf("with its network named: %v", err)
 	}
-	for _, bad := range []string{"", "UPPER/case", "a b", "host/" + strings.Repeat("x", 600), "http://host/x", "/etc", "../x"} {
+	for _, bad := range []string{"", "UPPER/case", "a b", "host/" + strings.Repeat("x", 600), "http://host/x", "/etc",
+		"../x"} {
 		if err := image.Check(bad); outboard.KindOf(err) != outboard.Invalid {
 			t.Errorf("%q as a name: %v", bad, err)
 		}
 	}
 }
 
-// If this failed, whoever names a registry that there is not would be told which resolver the server asks, in Go's words.
+// If this failed, whoever names a registry that there is not would be told which resolver the server asks, in
+// Go's words.
 func TestNoSuchRegistry(t *testing.T) {
 	for want, e := range map[string]net.DNSError{
 		"pulling image nowhere.test/app:1: there is no registry named nowhere.test: its name was not found": {Err: "no such host", IsNotFound: true},
 		"pulling image nowhere.test/app:1: the name nowhere.test could not be resolved":                     {Err: "i/o timeout", IsTimeout: true},
 	} {
-		s := newStore(t, image.Config{Guard: outbound.Guard{Private: outbound.Loopback, Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
-			e.Name, e.Server = host, "10.0.0.1:53"
-			return nil, &e
-		}}})
+		s := newStore(t, image.Config{Guard: outbound.Guard{Private: outbound.Loopback,
+			Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
+				e.Name, e.Server = host, "10.0.0.1:53"
+				return nil, &e
+			}}})
 		_, err := s.Resolve(t.Context(), "nowhere.test/app:1")
 		if err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
@@ -410,7 +438,8 @@ func TestCredentials(t *testing.T) {
 	_, err := newStore(t, image.Config{}).Resolve(t.Context(), ref)
 	wantRefused(t, err, outboard.Denied, "does not let this server have it")
 	var asked []string
-	s := newStore(t, image.Config{Credentials: func(_ context.Context, registry string) (string, outboard.Secret, error) {
+	s := newStore(t, image.Config{Credentials: func(_ context.Context, registry string) (string, outboard.Secret,
+		error) {
 		asked = append(asked, registry)
 		return "me", outboard.NewSecret("pass"), nil
 	}})
@@ -435,7 +464,8 @@ func TestDigestsGiveNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	liar := &lying{Image: imageOf(t, v1.Config{}, layerOf(t, archive(t, file("mine", "x")))), config: func(c *v1.ConfigFile) { c.RootFS.DiffIDs[0] = diff }}
+	liar := &lying{Image: imageOf(t, v1.Config{}, layerOf(t, archive(t, file("mine", "x")))),
+		config: func(c *v1.ConfigFile) { c.RootFS.DiffIDs[0] = diff }}
 	named := h.pushRaw(t, "mine:1", liar)
 	for _, scope := range []string{"me", ""} {
 		if img, err := s.ResolveAs(t.Context(), named, image.Login{Scope: scope}); err == nil {
@@ -443,11 +473,13 @@ func TestDigestsGiveNothing(t *testing.T) {
 		}
 	}
 	// The controls: who is given its bytes has it, whoever has it besides, and is not asked twice.
-	if _, err := s.ResolveAs(t.Context(), h.push(t, "copy:1", imageOf(t, v1.Config{}, private)), image.Login{Scope: "me"}); err != nil {
+	if _, err := s.ResolveAs(t.Context(), h.push(t, "copy:1", imageOf(t, v1.Config{}, private)),
+		image.Login{Scope: "me"}); err != nil {
 		t.Errorf("an image that really has the layer: %v", err)
 	}
 	fetched := h.blobs.Load()
-	if _, err := s.ResolveAs(t.Context(), h.push(t, "copy:2", imageOf(t, v1.Config{User: "u"}, private)), image.Login{Scope: "me"}); err != nil {
+	if _, err := s.ResolveAs(t.Context(), h.push(t, "copy:2", imageOf(t, v1.Config{User: "u"}, private)),
+		image.Login{Scope: "me"}); err != nil {
 		t.Errorf("another image with the layer: %v", err)
 	}
 	if n := h.blobs.Load() - fetched; n != 1 { // its configuration
@@ -458,7 +490,8 @@ func TestDigestsGiveNothing(t *testing.T) {
 // If this failed, images could not come from files, or a hostile file would be taken for one.
 func TestImport(t *testing.T) {
 	s := newStore(t, image.Config{Limits: image.Limits{Config: 4096}})
-	img := imageOf(t, v1.Config{Env: []string{"A=b"}}, layerOf(t, archive(t, file("f", "x"))), layerOf(t, archive(t, file("g", "y"))))
+	img := imageOf(t, v1.Config{Env: []string{"A=b"}}, layerOf(t, archive(t, file("f", "x"))),
+		layerOf(t, archive(t, file("g", "y"))))
 	tag, err := name.NewTag("local/app:1")
 	if err != nil {
 		t.Fatal(err)
@@ -481,7 +514,8 @@ func TestImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	several := layoutOfSeveral(t, img)
-	for what, data := range map[string][]byte{"docker save": saved.Bytes(), "an OCI layout": packed.Bytes(), "one of several architectures": several} {
+	for what, data := range map[string][]byte{"docker save": saved.Bytes(), "an OCI layout": packed.Bytes(),
+		"one of several architectures": several} {
 		if _, err := s.Import(t.Context(), "local/app:1", bytes.NewReader(data)); err != nil {
 			t.Errorf("%s: %v", what, err)
 			continue
@@ -496,21 +530,28 @@ func TestImport(t *testing.T) {
 	pad := strings.Repeat(" ", 8192)
 	nested := strings.Replace(index("sha256", zeros), "image.manifest", "image.index", 1)
 	for why, data := range map[string][]byte{
-		"neither an OCI layout":           archive(t, file("x", "y")),
-		"cannot be read":                  []byte(strings.Repeat("not a tar ", 100)),
-		"twice":                           archive(t, file("manifest.json", "[]"), file("./manifest.json", "[]")),
-		"holds 0 images":                  archive(t, file("manifest.json", "[]")),
-		"its manifest is larger":          archive(t, file("manifest.json", "[]"+pad)),
-		"its configuration is not":        archive(t, file("manifest.json", `[{"Config":"c","Layers":["l"]}]`)),
-		"or is larger":                    archive(t, file("manifest.json", `[{"Config":"c","Layers":["l"]}]`), file("c", "{}"+pad)),
-		"has 0 images for linux":          archive(t, file("oci-layout", "{}"), file("index.json", `{"manifests":[]}`)),
-		"its index is larger":             archive(t, file("oci-layout", "{}"), file("index.json", `{"manifests":[]}`+pad)),
-		"its index cannot be read":        archive(t, file("oci-layout", "{}"), file("index.json", index("sha512", "../../../../etc/passwd"))),
-		"it has no blobs/sha256/" + zeros: archive(t, file("oci-layout", "{}"), file("index.json", index("sha256", zeros))),
-		"is larger than 4096":             archive(t, file("oci-layout", "{}"), file("index.json", index("sha256", zeros)), file("blobs/sha256/"+zeros, "{}"+pad)),
-		"sha256/" + zeros + " is larger":  archive(t, file("oci-layout", "{}"), file("index.json", nested), file("blobs/sha256/"+zeros, "{}"+pad)),
-		"it has no blobs/sha256":          archive(t, file("oci-layout", "{}"), file("index.json", nested)),
-		"the index in its index":          archive(t, file("oci-layout", "{}"), file("index.json", nested), file("blobs/sha256/"+zeros, "[]")),
+		"neither an OCI layout":    archive(t, file("x", "y")),
+		"cannot be read":           []byte(strings.Repeat("not a tar ", 100)),
+		"twice":                    archive(t, file("manifest.json", "[]"), file("./manifest.json", "[]")),
+		"holds 0 images":           archive(t, file("manifest.json", "[]")),
+		"its manifest is larger":   archive(t, file("manifest.json", "[]"+pad)),
+		"its configuration is not": archive(t, file("manifest.json", `[{"Config":"c","Layers":["l"]}]`)),
+		"or is larger": archive(t, file("manifest.json", `[{"Config":"c","Layers":["l"]}]`),
+			file("c", "{}"+pad)),
+		"has 0 images for linux": archive(t, file("oci-layout", "{}"), file("index.json", `{"manifests":[]}`)),
+		"its index is larger": archive(t, file("oci-layout", "{}"),
+			file("index.json", `{"manifests":[]}`+pad)),
+		"its index cannot be read": archive(t, file("oci-layout", "{}"),
+			file("index.json", index("sha512", "../../../../etc/passwd"))),
+		"it has no blobs/sha256/" + zeros: archive(t, file("oci-layout", "{}"),
+			file("index.json", index("sha256", zeros))),
+		"is larger than 4096": archive(t, file("oci-layout", "{}"),
+			file("index.json", index("sha256", zeros)), file("blobs/sha256/"+zeros, "{}"+pad)),
+		"sha256/" + zeros + " is larger": archive(t, file("oci-layout", "{}"), file("index.json", nested),
+			file("blobs/sha256/"+zeros, "{}"+pad)),
+		"it has no blobs/sha256": archive(t, file("oci-layout", "{}"), file("index.json", nested)),
+		"the index in its index": archive(t, file("oci-layout", "{}"), file("index.json", nested),
+			file("blobs/sha256/"+zeros, "[]")),
 		"for linux/" + runtime.GOARCH: archive(t, file("oci-layout", "{}"), file("index.json", nested),
 			file("blobs/sha256/"+zeros, nested)), // an index in itself
 	} {
@@ -519,7 +560,8 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// layoutOfSeveral packs a layout as builders and releases write it for several architectures: one name, behind which is an index.
+// layoutOfSeveral packs a layout as builders and releases write it for several architectures: one name, behind
+// which is an index.
 func layoutOfSeveral(t *testing.T, img v1.Image) []byte {
 	t.Helper()
 	var inner v1.ImageIndex = emptyIndex()
@@ -528,7 +570,8 @@ func layoutOfSeveral(t *testing.T, img v1.Image) []byte {
 		if arch != runtime.GOARCH {
 			one = imageOf(t, v1.Config{User: arch}, layerOf(t, archive(t, file("f", arch))))
 		}
-		inner = mutate.AppendManifests(inner, mutate.IndexAddendum{Add: one, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}}})
+		inner = mutate.AppendManifests(inner, mutate.IndexAddendum{Add: one,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}}})
 	}
 	dir := t.TempDir()
 	if _, err := layout.Write(dir, mutate.AppendManifests(emptyIndex(), mutate.IndexAddendum{Add: inner})); err != nil {
@@ -542,7 +585,8 @@ func layoutOfSeveral(t *testing.T, img v1.Image) []byte {
 	return packed.Bytes()
 }
 
-// If this failed, layers in use would be removed, those that nobody needs would stay, or a name would mean another image afterwards.
+// If this failed, layers in use would be removed, those that nobody needs would stay, or a name would mean
+// another image afterwards.
 func TestPrune(t *testing.T) {
 	h, s := newHub(t), newStore(t, image.Config{})
 	one := h.push(t, "one:1", imageOf(t, v1.Config{}, layerOf(t, archive(t, file("f", "1")))))
@@ -596,7 +640,8 @@ func TestBuild(t *testing.T) {
 	made := 0
 	whole := func(_ context.Context, dir string) (any, error) {
 		made++
-		return map[string]string{"a": "b"}, errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o644))
+		return map[string]string{"a": "b"}, errors.Join(os.Mkdir(dir, 0o755),
+			os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o644))
 	}
 	for range 2 {
 		raw, err := s.Build(t.Context(), layer, whole)

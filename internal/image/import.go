@@ -21,7 +21,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Import makes a name mean the image of an archive: what "docker save" writes, or a tar of an OCI layout directory. Nothing is fetched.
+// Import makes a name mean the image of an archive: what "docker save" writes, or a tar of an OCI layout
+// directory. Nothing is fetched.
 func (s *Store) Import(ctx context.Context, ref string, r io.Reader) (Image, error) {
 	n, err := parse(ref)
 	if err != nil {
@@ -75,11 +76,12 @@ func (s *Store) receive(ctx context.Context, dir string, r io.Reader) (v1.Image,
 	if _, ok := sizes["manifest.json"]; ok {
 		return s.ofArchive(file, sizes)
 	}
-	return nil, refused("the archive is neither an OCI layout nor what docker save writes").WithHint("docker save NAME | outboard image import - NAME")
+	return nil, refused("the archive is neither an OCI layout nor what docker save writes").
+		WithHint("docker save NAME | outboard image import - NAME")
 }
 
-// survey lists the regular files of an archive by name, and writes those of a layout out. A name that is there twice is refused: the two
-// readers that follow could take different ones.
+// survey lists the regular files of an archive by name, and writes those of a layout out. A name that is there
+// twice is refused: the two readers that follow could take different ones.
 func (s *Store) survey(dir string, r io.Reader) (map[string]int64, error) {
 	sizes := map[string]int64{}
 	out := filepath.Join(dir, "oci")
@@ -174,7 +176,8 @@ func (s *Store) ofLayout(dir string) (v1.Image, error) {
 	if err != nil {
 		return nil, refused("its index cannot be read: %w", err)
 	}
-	if len(top.Manifests) == 1 && top.Manifests[0].MediaType.IsIndex() { // one name for an image of several architectures
+	// one name for an image of several architectures
+	if len(top.Manifests) == 1 && top.Manifests[0].MediaType.IsIndex() {
 		if index, top, err = s.below(dir, index, top.Manifests[0].Digest); err != nil {
 			return nil, err
 		}
@@ -220,7 +223,8 @@ func (s *Store) choose(dir string, m *v1.IndexManifest) (v1.Descriptor, error) {
 		}
 	}
 	if len(found) != 1 {
-		return v1.Descriptor{}, refused("its index has %d images for linux/%s; it must have one", len(found), runtime.GOARCH)
+		return v1.Descriptor{}, refused("its index has %d images for linux/%s; it must have one", len(found),
+			runtime.GOARCH)
 	}
 	return found[0], s.small(dir, found[0].Digest)
 }

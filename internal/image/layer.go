@@ -21,8 +21,8 @@ const (
 	builtPrefix   = "built-"  // then the digest of what it was made by
 )
 
-// What is below tmpDir, by how its name begins: layers on their way out, while they may be put back and after, and those that are being
-// built, under the layer's lock.
+// What is below tmpDir, by how its name begins: layers on their way out, while they may be put back and after,
+// and those that are being built, under the layer's lock.
 const (
 	halfPrefix = "half-"
 	gonePrefix = "gone-"
@@ -69,10 +69,11 @@ func (s *Store) info(layer string) (i layerInfo, err error) {
 	return i, err
 }
 
-// Build returns what is noted of a built layer, making it first when it is not here: fill gets the name of a directory that does
-// not exist yet, in the file system of the store, and makes it. One process makes one at a time; others wait. What fill leaves
-// after an error is removed.
-func (s *Store) Build(ctx context.Context, layer string, fill func(ctx context.Context, dir string) (note any, err error)) (json.RawMessage, error) {
+// Build returns what is noted of a built layer, making it first when it is not here: fill gets the name of a
+// directory that does not exist yet, in the file system of the store, and makes it. One process makes one at a
+// time; others wait. What fill leaves after an error is removed.
+func (s *Store) Build(ctx context.Context, layer string,
+	fill func(ctx context.Context, dir string) (note any, err error)) (json.RawMessage, error) {
 	if !layerName.MatchString(layer) {
 		return nil, outboard.Errorf(outboard.Internal, "%q names no layer", layer)
 	}
@@ -181,8 +182,8 @@ func (s *Store) Use(layers []string) (bool, error) {
 	return true, nil
 }
 
-// Hold keeps every layer that is here from being removed until it is released. It is for the moment between finding layers and having
-// them in use where Prune's caller sees it.
+// Hold keeps every layer that is here from being removed until it is released. It is for the moment between
+// finding layers and having them in use where Prune's caller sees it.
 func (s *Store) Hold(ctx context.Context) (release func(), err error) {
 	return s.lock(ctx, useLock, false)
 }
@@ -193,10 +194,12 @@ type Pruned struct {
 	Bytes  int64 `json:"bytes"`
 }
 
-// Prune removes the layers that nobody needs: not those that used names by their directories, nor those of images that were used
-// since, nor built ones that keep wants or that were used since. What names mean is kept. used is asked twice: before layers are taken
-// out of the way, and after, so that one which came into use meanwhile is put back.
-func (s *Store) Prune(ctx context.Context, since time.Time, keep func(layer string) bool, used func() (map[string]bool, error)) (Pruned, error) {
+// Prune removes the layers that nobody needs: not those that used names by their directories, nor those of
+// images that were used since, nor built ones that keep wants or that were used since. What names mean is kept.
+// used is asked twice: before layers are taken out of the way, and after, so that one which came into use
+// meanwhile is put back.
+func (s *Store) Prune(ctx context.Context, since time.Time, keep func(layer string) bool,
+	used func() (map[string]bool, error)) (Pruned, error) {
 	var out Pruned
 	unlock, err := s.lock(ctx, useLock, true)
 	if err != nil {
@@ -234,7 +237,8 @@ func (s *Store) Prune(ctx context.Context, since time.Time, keep func(layer stri
 			err = errors.Join(err, os.Remove(g))
 		}
 		dead := filepath.Join(s.cfg.Dir, tmpDir, deadPrefix+layer) // from here on it is not put back
-		err = errors.Join(err, os.Remove(filepath.Join(s.cfg.Dir, infoDir, layer+".json")), os.Rename(dir, dead), removeTree(dead))
+		err = errors.Join(err, os.Remove(filepath.Join(s.cfg.Dir, infoDir, layer+".json")), os.Rename(dir, dead),
+			removeTree(dead))
 		out.Layers++
 	}
 	return out, err
@@ -304,7 +308,8 @@ func (s *Store) sweep() error {
 			}
 			continue
 		}
-		if fi, err := d.Info(); err == nil && (strings.HasPrefix(d.Name(), deadPrefix) || time.Since(fi.ModTime()) > abandonedAfter) {
+		if fi, err := d.Info(); err == nil && (strings.HasPrefix(d.Name(), deadPrefix) ||
+			time.Since(fi.ModTime()) > abandonedAfter) {
 			if err := removeTree(path); err != nil {
 				return fmt.Errorf("removing what was left half-made: %w", err)
 			}

@@ -15,7 +15,8 @@ type Limits struct {
 
 // DefaultLimits hold where Config.Limits says nothing.
 var DefaultLimits = Limits{
-	// What other engines allow. The kernel takes 500 layers; a sandbox adds those of its packages, steps and checkpoints.
+	// What other engines allow. The kernel takes 500 layers; a sandbox adds those of its packages, steps and
+	// checkpoints.
 	Layers: 127,
 	// The largest images of build tools have some 400,000 files in all.
 	Entries: 1_000_000,
@@ -29,7 +30,8 @@ var DefaultLimits = Limits{
 
 func (l Limits) withDefaults() Limits {
 	d := DefaultLimits
-	for _, f := range []struct{ have, def *int64 }{{&l.Layer, &d.Layer}, {&l.Image, &d.Image}, {&l.Config, &d.Config}, {&l.Download, &d.Download}} {
+	for _, f := range []struct{ have, def *int64 }{{&l.Layer, &d.Layer}, {&l.Image, &d.Image}, {&l.Config, &d.Config},
+		{&l.Download, &d.Download}} {
 		if *f.have == 0 {
 			*f.have = *f.def
 		}
@@ -43,7 +45,8 @@ func (l Limits) withDefaults() Limits {
 }
 
 const (
-	// maxEnv and maxEnvBytes bound the variables taken from a configuration: they are in the environment of every process.
+	// maxEnv and maxEnvBytes bound the variables taken from a configuration: they are in the environment of
+	// every process.
 	maxEnv      = 256
 	maxEnvBytes = 32 << 10
 	// maxRef bounds an image's name.

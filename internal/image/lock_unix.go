@@ -37,7 +37,8 @@ func (s *Store) lock(ctx context.Context, name string, exclusive bool) (unlock f
 		case <-time.After(lockPoll):
 		case <-ctx.Done():
 			f.Close()
-			return nil, outboard.Errorf(outboard.Canceled, "waiting for %s, which another is making: %w", name, context.Cause(ctx))
+			return nil, outboard.Errorf(outboard.Canceled, "waiting for %s, which another is making: %w", name,
+				context.Cause(ctx))
 		}
 	}
 }

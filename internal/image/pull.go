@@ -54,18 +54,23 @@ func pullError(full string, as Login, err error) error {
 	}
 	if d, ok := errors.AsType[*net.DNSError](err); ok { // whose words name the resolver of this network
 		if d.IsNotFound {
-			return outboard.Errorf(outboard.NotFound, "pulling image %s: there is no registry named %s: its name was not found", full, asked(d))
+			return outboard.Errorf(outboard.NotFound, "pulling image %s: there is no registry named %s: its name "+
+				"was not found", full, asked(d))
 		}
-		return outboard.Errorf(outboard.Unavailable, "pulling image %s: the name %s could not be resolved", full, asked(d))
+		return outboard.Errorf(outboard.Unavailable, "pulling image %s: the name %s could not be resolved", full,
+			asked(d))
 	}
 	if t, ok := errors.AsType[*transport.Error](err); ok {
 		switch t.StatusCode {
 		case http.StatusUnauthorized, http.StatusForbidden:
 			if as.Scope != "" {
-				return outboard.Errorf(outboard.Denied, "pulling image %s: the registry refuses the user and password, or has no such image", full)
+				return outboard.Errorf(outboard.Denied, "pulling image %s: the registry refuses the user and "+
+					"password, or has no such image", full)
 			}
-			return outboard.Errorf(outboard.Denied, "pulling image %s: the registry does not let this server have it, or has no such image", full).
-				WithHint("the operator can give a user and password for it in images.registries of the server's configuration")
+			return outboard.Errorf(outboard.Denied, "pulling image %s: the registry does not let this server have "+
+				"it, or has no such image", full).
+				WithHint("the operator can give a user and password for it in images.registries of the server's " +
+					"configuration")
 		case http.StatusNotFound:
 			return outboard.Errorf(outboard.NotFound, "pulling image %s: the registry has no such image", full)
 		}
@@ -83,7 +88,8 @@ func (s *Store) fetch(ctx context.Context, r name.Reference, as Login) (v1.Image
 	if err != nil {
 		return nil, err
 	}
-	d, err := remote.Get(r, remote.WithContext(ctx), remote.WithTransport(s.transport()), remote.WithAuth(auth), remote.WithPlatform(platform()),
+	d, err := remote.Get(r, remote.WithContext(ctx), remote.WithTransport(s.transport()), remote.WithAuth(auth),
+		remote.WithPlatform(platform()),
 		remote.WithRetryBackoff(remote.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 3}))
 	if err != nil {
 		return nil, err
@@ -107,8 +113,8 @@ func (as Login) authenticate(ctx context.Context, registry string) (authn.Authen
 	return &authn.Basic{Username: user, Password: password.Reveal()}, nil
 }
 
-// transport dials as the guard allows: registries, and where they send us for blobs and tokens, are addresses that others chose. The
-// environment's proxies do not apply, since they would dial for us without that.
+// transport dials as the guard allows: registries, and where they send us for blobs and tokens, are addresses
+// that others chose. The environment's proxies do not apply, since they would dial for us without that.
 func (s *Store) transport() http.RoundTripper {
 	guard := s.cfg.Guard
 	return &http.Transport{
@@ -192,7 +198,8 @@ func (s *Store) inspect(img v1.Image) (p plan, err error) {
 	if err != nil {
 		return p, fmt.Errorf("reading the configuration: %w", err)
 	}
-	if got := sha256.Sum256(raw); m.Config.Digest.Algorithm != "sha256" || m.Config.Digest.Hex != hex.EncodeToString(got[:]) {
+	if got := sha256.Sum256(raw); m.Config.Digest.Algorithm != "sha256" ||
+		m.Config.Digest.Hex != hex.EncodeToString(got[:]) {
 		return refuse("its configuration is not what its manifest names (%s)", m.Config.Digest)
 	}
 	if p.config, err = img.ConfigFile(); err != nil {
@@ -223,9 +230,10 @@ func (s *Store) given(layer, scope string) string {
 	return filepath.Join(s.cfg.Dir, givenDir, layer+"."+hash(scope))
 }
 
-// unpack makes the directory of one layer. One that is here is not made again, but its bytes are read unless the scope was given
-// them before: an image may name any digest. room is how many bytes the layer may have.
-func (s *Store) unpack(ctx context.Context, l v1.Layer, diff v1.Hash, room int64, scope string) (info layerInfo, err error) {
+// unpack makes the directory of one layer. One that is here is not made again, but its bytes are read unless the
+// scope was given them before: an image may name any digest. room is how many bytes the layer may have.
+func (s *Store) unpack(ctx context.Context, l v1.Layer, diff v1.Hash, room int64,
+	scope string) (info layerInfo, err error) {
 	layer := contentPrefix + diff.Hex
 	unlock, err := s.lock(ctx, layer, true)
 	if err != nil {
@@ -311,7 +319,8 @@ type counted struct {
 
 // counted bounds content: a tar of files that fit is larger than they are by headers and padding, and by no more.
 func (s *Store) counted(ctx context.Context, content io.Reader, limits Limits) *counted {
-	c := &counted{bound: &io.LimitedReader{R: &canceled{ctx, content}, N: limits.Layer + int64(limits.Entries)*tarOverhead}, sum: sha256.New()}
+	c := &counted{bound: &io.LimitedReader{R: &canceled{ctx, content}, N: limits.Layer +
+		int64(limits.Entries)*tarOverhead}, sum: sha256.New()}
 	c.Reader = io.TeeReader(c.bound, c.sum)
 	return c
 }
@@ -325,7 +334,8 @@ func (c *counted) finish(diff v1.Hash) error {
 		return outboard.Errorf(outboard.TooLarge, "the archive is larger than what it holds may be")
 	}
 	if got := hex.EncodeToString(c.sum.Sum(nil)); got != diff.Hex {
-		return outboard.Errorf(outboard.Invalid, "the image is refused: a layer's content has the digest %s, and its configuration says %s", got, diff.Hex)
+		return outboard.Errorf(outboard.Invalid, "the image is refused: a layer's content has the digest %s, and "+
+			"its configuration says %s", got, diff.Hex)
 	}
 	return nil
 }

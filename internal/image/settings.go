@@ -9,13 +9,16 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// harmfulPrefixes begin variables that an image may not set: they make programs run or load what another names, or claim to be ours.
+// harmfulPrefixes begin variables that an image may not set: they make programs run or load what another names,
+// or claim to be ours.
 var harmfulPrefixes = []string{"LD_", "DYLD_", "BASH_FUNC_", "OUTBOARD_", "GLIBC_", "MALLOC_"}
 
 // harmful are variables that an image may not set, in capitals.
 var harmful = []string{
-	"BASH_ENV", "ENV", "IFS", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS", "PS4", "CDPATH", "GLOBIGNORE", // what shells run or split by
-	"GCONV_PATH", "LOCPATH", "NLSPATH", "HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS", // what the C library loads and resolves by
+	// what shells run or split by
+	"BASH_ENV", "ENV", "IFS", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS", "PS4", "CDPATH", "GLOBIGNORE",
+	// what the C library loads and resolves by
+	"GCONV_PATH", "LOCPATH", "NLSPATH", "HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS",
 	"HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "TMPDIR", // who and where the tool is
 	"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY", // the gateway is the way out
 	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE",
@@ -46,7 +49,8 @@ func SafeEnv(name, value string) bool {
 
 // SafeDir reports whether a directory may be where programs begin.
 func SafeDir(dir string) bool {
-	if !path.IsAbs(dir) || strings.ContainsRune(dir, 0) || len(dir) > DefaultLimits.Name || path.Clean(dir) != strings.TrimRight(dir, "/") && dir != "/" {
+	if !path.IsAbs(dir) || strings.ContainsRune(dir, 0) || len(dir) > DefaultLimits.Name ||
+		path.Clean(dir) != strings.TrimRight(dir, "/") && dir != "/" {
 		return false
 	}
 	return !slices.ContainsFunc([]string{"/proc", "/sys", "/dev", "/run/outboard"}, func(p string) bool {
@@ -57,7 +61,8 @@ func SafeDir(dir string) bool {
 // SafeUser reports whether a user may be what programs run as.
 func SafeUser(user string) bool { return userName.MatchString(user) }
 
-// settings is what of a configuration is heeded. Entrypoint, command, volumes, ports, health checks, labels and shell are not.
+// settings is what of a configuration is heeded. Entrypoint, command, volumes, ports, health checks, labels and
+// shell are not.
 func settings(c v1.Config) Settings {
 	var s Settings
 	size := 0

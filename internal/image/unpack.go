@@ -54,7 +54,8 @@ func (x *extractor) extract(r io.Reader) error {
 		if err == io.EOF {
 			break
 		}
-		if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, tar.ErrInsecurePath) || errors.Is(err, io.ErrUnexpectedEOF) {
+		if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) ||
+			errors.Is(err, tar.ErrInsecurePath) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return refused("a layer is no archive that can be read: %w", err)
 		}
 		if err != nil {
@@ -64,7 +65,8 @@ func (x *extractor) extract(r io.Reader) error {
 			if _, ok := errors.AsType[*outboard.Error](err); ok {
 				return err
 			}
-			// What os.Root says of a path that leaves, and what two entries that contradict each other make the kernel say.
+			// What os.Root says of a path that leaves, and what two entries that contradict each other make the
+			// kernel say.
 			return refused("entry %q: %w", clip(h.Name), err)
 		}
 	}
@@ -96,10 +98,12 @@ func (x *extractor) entry(h *tar.Header, r io.Reader) error {
 		return err
 	}
 	if x.entries++; x.entries > x.limits.Entries {
-		return outboard.Errorf(outboard.TooLarge, "the image is refused: a layer has more than %d entries", x.limits.Entries)
+		return outboard.Errorf(outboard.TooLarge, "the image is refused: a layer has more than %d entries",
+			x.limits.Entries)
 	}
 	if h.Size < 0 || h.Size > x.limits.Layer-x.bytes {
-		return outboard.Errorf(outboard.TooLarge, "the image is refused: it unpacks to more than %d bytes", x.limits.Layer)
+		return outboard.Errorf(outboard.TooLarge, "the image is refused: it unpacks to more than %d bytes",
+			x.limits.Layer)
 	}
 	dir, base := path.Split(name)
 	dir = strings.TrimSuffix(dir, "/")
@@ -149,7 +153,8 @@ func (x *extractor) parents(dir string) error {
 	return nil
 }
 
-// revive removes the whiteout of a name that the layer has as well: it is about the layers below. The name stays in gone.
+// revive removes the whiteout of a name that the layer has as well: it is about the layers below. The name stays
+// in gone.
 func (x *extractor) revive(name string) error {
 	if err := x.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -157,7 +162,8 @@ func (x *extractor) revive(name string) error {
 	return nil
 }
 
-// delete makes a whiteout. Where the layer has something of that name, it is kept, and only what lies below it is deleted.
+// delete makes a whiteout. Where the layer has something of that name, it is kept, and only what lies below it
+// is deleted.
 func (x *extractor) delete(dir, base string) error {
 	if base == "" || base == "." || base == ".." {
 		return refused("a deleted file has the name %q", base)
@@ -240,7 +246,8 @@ func owner(id int) int {
 	return id
 }
 
-// clear makes way for an entry whose name was used before. A tree that is replaced by a file is refused: no builder makes one.
+// clear makes way for an entry whose name was used before. A tree that is replaced by a file is refused: no
+// builder makes one.
 func (x *extractor) clear(name string) error {
 	_, err := x.root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {

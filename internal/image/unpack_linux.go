@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeWhiteout makes what an overlay takes for a deletion: a character device 0, 0, which anybody may make since it is none.
+// makeWhiteout makes what an overlay takes for a deletion: a character device 0, 0, which anybody may make since
+// it is none.
 func makeWhiteout(dir *os.File, name string) error {
 	if err := unix.Mknodat(int(dir.Fd()), name, unix.S_IFCHR, 0); err != nil {
 		return fmt.Errorf("marking a deletion: %w", err)
@@ -15,8 +16,8 @@ func makeWhiteout(dir *os.File, name string) error {
 	return nil
 }
 
-// makeOpaque marks a directory as hiding what lies below. Overlays read one of two attributes, by how they are mounted; the first takes
-// root to write.
+// makeOpaque marks a directory as hiding what lies below. Overlays read one of two attributes, by how they are
+// mounted; the first takes root to write.
 func makeOpaque(dir *os.File, root bool) error {
 	if root {
 		if err := unix.Fsetxattr(int(dir.Fd()), "trusted.overlay.opaque", []byte("y"), 0); err != nil {
@@ -29,8 +30,8 @@ func makeOpaque(dir *os.File, root bool) error {
 	return nil
 }
 
-// syncTree makes sure that a layer is on the disk before it has its name: a name that survives a crash with less behind it would be
-// taken for the whole.
+// syncTree makes sure that a layer is on the disk before it has its name: a name that survives a crash with less
+// behind it would be taken for the whole.
 func syncTree(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

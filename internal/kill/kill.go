@@ -124,7 +124,8 @@ func (s *Switch) Stop() {
 	s.loops.Wait()
 }
 
-// Check returns nil if a subject may have an effect, and else a *outboard.Kill, or an error of kind Unavailable where nobody knows.
+// Check returns nil if a subject may have an effect, and else a *outboard.Kill, or an error of kind Unavailable
+// where nobody knows.
 func (s *Switch) Check(ctx context.Context, who outboard.KillSubject) error {
 	k, err := s.Find(ctx, who)
 	if err != nil {
@@ -138,11 +139,12 @@ func (s *Switch) Check(ctx context.Context, who outboard.KillSubject) error {
 
 // Refusal is what whoever a kill covers is told.
 func Refusal(k *outboard.Kill) error {
-	return outboard.Errorf(outboard.Denied, "%w", k).WithCode("killed").WithHint("outboard kill ls; outboard kill %s --lift ends it", strings.TrimSpace(string(k.Scope)+" "+k.Target))
+	return outboard.Errorf(outboard.Denied, "%w", k).WithCode("killed").
+		WithHint("outboard kill ls; outboard kill %s --lift ends it", strings.TrimSpace(string(k.Scope)+" "+k.Target))
 }
 
-// Find returns the kill that goes furthest of those that cover a subject, or nil. An error means that nobody knows. A file that covers
-// the subject is answer enough: then no database is waited for.
+// Find returns the kill that goes furthest of those that cover a subject, or nil. An error means that nobody
+// knows. A file that covers the subject is answer enough: then no database is waited for.
 func (s *Switch) Find(ctx context.Context, who outboard.KillSubject) (*outboard.Kill, error) {
 	s.mu.Lock()
 	old := s.filesAt.IsZero() || time.Since(s.filesAt) > Freshness
@@ -173,7 +175,8 @@ func (s *Switch) Known(who outboard.KillSubject) (*outboard.Kill, error) {
 		return found, nil
 	}
 	if err := errors.Join(s.filesErr, s.rowsErr); err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "the kill switch cannot be read, so nothing may happen: %w", err).WithCode("killed")
+		return nil, outboard.Errorf(outboard.Unavailable, "the kill switch cannot be read, so nothing may happen: %w",
+			err).WithCode("killed")
 	}
 	return nil, nil
 }
@@ -221,8 +224,8 @@ func (s *Switch) Refresh(ctx context.Context) {
 	}
 }
 
-// readRows reads the rows, unless somebody has within the given time. Who waited for a reading that failed does not try it again:
-// else many who ask would wait for a database that hangs one after the other.
+// readRows reads the rows, unless somebody has within the given time. Who waited for a reading that failed does
+// not try it again: else many who ask would wait for a database that hangs one after the other.
 func (s *Switch) readRows(ctx context.Context, within time.Duration) {
 	asked := time.Now()
 	done := func() bool {
@@ -259,7 +262,8 @@ func (s *Switch) readFiles() {
 	s.files, s.filesErr, s.filesAt = slices.Concat(files, s.held), err, time.Now()
 }
 
-// Hold puts a kill in force in this process only, for one whose file cannot be written: a disk that is full must not keep anything alive.
+// Hold puts a kill in force in this process only, for one whose file cannot be written: a disk that is full must
+// not keep anything alive.
 func (s *Switch) Hold(k outboard.Kill) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,7 +280,8 @@ func (s *Switch) Drop(id outboard.KillID) {
 	}
 }
 
-// ReadFiles returns the kills of a directory. A file that says nothing sensible is an error: it may have been meant for anybody.
+// ReadFiles returns the kills of a directory. A file that says nothing sensible is an error: it may have been
+// meant for anybody.
 func ReadFiles(dir string) ([]outboard.Kill, error) {
 	if dir == "" {
 		return nil, nil
@@ -289,7 +294,8 @@ func ReadFiles(dir string) ([]outboard.Kill, error) {
 		return nil, outboard.Errorf(outboard.Unavailable, "reading the kill switch: %w", err)
 	}
 	if len(entries) > maxKillFiles {
-		return nil, outboard.Errorf(outboard.Unavailable, "reading the kill switch: %s has %d files, more than %d", dir, len(entries), maxKillFiles)
+		return nil, outboard.Errorf(outboard.Unavailable, "reading the kill switch: %s has %d files, more than %d", dir,
+			len(entries), maxKillFiles)
 	}
 	var out []outboard.Kill
 	var errs []error
@@ -324,7 +330,8 @@ func readFile(path string) (k outboard.Kill, err error) {
 	if err := json.Unmarshal(b, &k); err != nil {
 		return k, err
 	}
-	if k.ID == "" || k.Level.Rank() == 0 || !slices.Contains(outboard.KillScopes, k.Scope) || (k.Target == "") != (k.Scope == outboard.KillAll) {
+	if k.ID == "" || k.Level.Rank() == 0 || !slices.Contains(outboard.KillScopes, k.Scope) ||
+		(k.Target == "") != (k.Scope == outboard.KillAll) {
 		return k, errors.New("it lacks an id, a scope, a target or a level")
 	}
 	return k, nil

@@ -33,10 +33,12 @@ func (t *table) ActiveKills(context.Context) ([]outboard.Kill, error) {
 }
 
 func killOf(scope outboard.KillScope, target string, level outboard.KillLevel) outboard.Kill {
-	return outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: scope, Target: target, Level: level, At: time.Now().UTC()}
+	return outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: scope, Target: target,
+		Level: level, At: time.Now().UTC()}
 }
 
-var somebody = outboard.KillSubject{Session: "sesn_1", Agent: "agent_1", Owner: "apikey_1", Person: "user_1", Environment: "env_1"}
+var somebody = outboard.KillSubject{Session: "sesn_1", Agent: "agent_1", Owner: "apikey_1", Person: "user_1",
+	Environment: "env_1"}
 
 // If this fails, a kill reaches somebody else, or spares whom it names.
 func TestCovers(t *testing.T) {
@@ -44,9 +46,12 @@ func TestCovers(t *testing.T) {
 		scope  outboard.KillScope
 		target string
 		want   bool
-	}{{outboard.KillAll, "", true}, {outboard.KillSession, "sesn_1", true}, {outboard.KillSession, "sesn_2", false}, {outboard.KillAgent, "agent_1", true},
-		{outboard.KillOwner, "apikey_1", true}, {outboard.KillOwner, "apikey_2", false}, {outboard.KillOwner, "user_1", true}, {outboard.KillOwner, "user_2", false}, {outboard.KillEnvironment, "env_1", true},
-		{outboard.KillHost, "here", true}, {outboard.KillHost, "there", false}, {outboard.KillCredential, "vcrd_1", false}, {"galaxy", "x", true}} {
+	}{{outboard.KillAll, "", true}, {outboard.KillSession, "sesn_1", true}, {outboard.KillSession, "sesn_2",
+		false}, {outboard.KillAgent, "agent_1", true},
+		{outboard.KillOwner, "apikey_1", true}, {outboard.KillOwner, "apikey_2", false}, {outboard.KillOwner, "user_1",
+			true}, {outboard.KillOwner, "user_2", false}, {outboard.KillEnvironment, "env_1", true},
+		{outboard.KillHost, "here", true}, {outboard.KillHost, "there", false}, {outboard.KillCredential, "vcrd_1",
+			false}, {"galaxy", "x", true}} {
 		src := &table{}
 		src.set(nil, killOf(c.scope, c.target, outboard.KillStop))
 		s := New(Config{Source: src, Host: "here"})
@@ -78,7 +83,8 @@ func TestFilesAndFailures(t *testing.T) {
 	}
 	check("nothing is in force", true)
 
-	pause, stop := killOf(outboard.KillAgent, "agent_1", outboard.KillPause), killOf(outboard.KillSession, "sesn_1", outboard.KillStop)
+	pause, stop := killOf(outboard.KillAgent, "agent_1", outboard.KillPause), killOf(outboard.KillSession, "sesn_1",
+		outboard.KillStop)
 	for _, k := range []outboard.Kill{pause, stop} {
 		if err := WriteFile(dir, k); err != nil {
 			t.Fatal(err)
@@ -101,7 +107,8 @@ func TestFilesAndFailures(t *testing.T) {
 	src.set(nil)
 	check("the database is back", true)
 
-	for name, text := range map[string]string{"a.json": "{", "b.json": `{"id":"kill_1","scope":"session","level":"stop"}`, "c.json": `{"id":"kill_1","scope":"all","level":"maybe"}`} {
+	for name, text := range map[string]string{"a.json": "{",
+		"b.json": `{"id":"kill_1","scope":"session","level":"stop"}`, "c.json": `{"id":"kill_1","scope":"all","level":"maybe"}`} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -175,7 +182,8 @@ func (h hung) ActiveKills(ctx context.Context) ([]outboard.Kill, error) {
 	return nil, ctx.Err()
 }
 
-// If this fails, a database that hangs holds up whoever ends what runs, or makes each of many who ask wait for it in turn.
+// If this fails, a database that hangs holds up whoever ends what runs, or makes each of many who ask wait for
+// it in turn.
 func TestHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "kills")
@@ -205,13 +213,15 @@ func TestHangs(t *testing.T) {
 		if k, err := s.Known(somebody); k == nil || err != nil || time.Since(begun) > 0 {
 			t.Errorf("what is known: %v, %v after %s", k, err, time.Since(begun))
 		}
-		if k, err := s.Known(outboard.KillSubject{Session: "sesn_2"}); k != nil || outboard.KindOf(err) != outboard.Unavailable {
+		if k, err := s.Known(outboard.KillSubject{Session: "sesn_2"}); k != nil ||
+			outboard.KindOf(err) != outboard.Unavailable {
 			t.Errorf("of somebody else: %v, %v", k, err)
 		}
 	})
 }
 
-// If this fails, a full disk keeps alive what a server was told to kill, or a kill that was held goes on after it was lifted.
+// If this fails, a full disk keeps alive what a server was told to kill, or a kill that was held goes on after
+// it was lifted.
 func TestHeldWithoutFile(t *testing.T) {
 	dir := t.TempDir()
 	s := New(Config{Dir: dir})
@@ -221,7 +231,8 @@ func TestHeldWithoutFile(t *testing.T) {
 	}
 	s.Hold(k)
 	for range 2 { // before the files are read again, and after
-		if err := s.Check(t.Context(), outboard.KillSubject{Session: "sesn_1"}); outboard.KindOf(err) != outboard.Denied || len(s.Files()) != 1 {
+		if err := s.Check(t.Context(),
+			outboard.KillSubject{Session: "sesn_1"}); outboard.KindOf(err) != outboard.Denied || len(s.Files()) != 1 {
 			t.Errorf("held: %v, %d to be made rows", err, len(s.Files()))
 		}
 		s.Refresh(t.Context())

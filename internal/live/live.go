@@ -26,23 +26,25 @@ type Delta struct {
 	Thread  outboard.ThreadID
 	Event   outboard.EventID
 	Kind    outboard.EventType // TypeAgentMessage, TypeAgentThinking or CallOutput
-	After   int64              // the log's last event when this was produced: readers of both are shown that event first
-	Start   bool               // the first delta of its event; Text is empty
-	Text    string
+	// the log's last event when this was produced: readers of both are shown that event first
+	After int64
+	Start bool // the first delta of its event; Text is empty
+	Text  string
 }
 
 // readerBuffer is how many deltas a reader may lag behind before it loses some.
 const readerBuffer = 256
 
-// Hub connects producers and readers of one process. The zero value is ready; all methods may be called from any goroutine.
+// Hub connects producers and readers of one process. The zero value is ready; all methods may be called from any
+// goroutine.
 type Hub struct {
 	mu      sync.Mutex
 	readers map[outboard.SessionID]map[chan Delta]bool        // true once the reader has lost a delta
 	lines   map[outboard.SessionID]map[outboard.EventID]Delta // of calls that run, for readers that come later
 }
 
-// Publish hands d to the session's readers. It never blocks. A reader that is full loses the rest of that event: deltas of one
-// event are always a contiguous prefix.
+// Publish hands d to the session's readers. It never blocks. A reader that is full loses the rest of that event:
+// deltas of one event are always a contiguous prefix.
 func (h *Hub) Publish(d Delta) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -33,10 +33,12 @@ func (m *anthropicModel) Generate(ctx context.Context, req Request, emit func(De
 	if !m.provider.APIKey.Secret.IsZero() {
 		opts = append(opts, option.WithAPIKey(m.provider.APIKey.Reveal()))
 	}
-	// The service, not the client: the client would read keys and addresses from this process's environment. The body is made
-	// here because the SDK's encoder compacts and escapes raw JSON, which would alter what has to go back byte for byte.
+	// The service, not the client: the client would read keys and addresses from this process's environment. The
+	// body is made here because the SDK's encoder compacts and escapes raw JSON, which would alter what has to
+	// go back byte for byte.
 	service := anthropic.NewMessageService(opts...)
-	stream := service.NewStreaming(x.ctx, anthropic.MessageNewParams{}, option.WithRequestBody("application/json", body))
+	stream := service.NewStreaming(x.ctx, anthropic.MessageNewParams{},
+		option.WithRequestBody("application/json", body))
 	defer stream.Close()
 	acc := anthropicStream{x: x, ids: newCallIDs(req.History)}
 	for stream.Next() {
@@ -84,7 +86,8 @@ func orDefault(base, vendor string) string {
 func (m *anthropicModel) body(ctx context.Context, req Request) ([]byte, error) {
 	p := anthropic.MessageNewParams{Model: m.model.Name, MaxTokens: m.maxTokens(req)}
 	if req.System != "" {
-		p.System = []anthropic.TextBlockParam{{Text: req.System, CacheControl: anthropic.NewCacheControlEphemeralParam()}}
+		p.System = []anthropic.TextBlockParam{{Text: req.System,
+			CacheControl: anthropic.NewCacheControlEphemeralParam()}}
 	}
 	for _, t := range req.Tools {
 		p.Tools = append(p.Tools, anthropic.ToolUnionParam{OfTool: &anthropic.ToolParam{Name: t.Name,
@@ -92,7 +95,8 @@ func (m *anthropicModel) body(ctx context.Context, req Request) ([]byte, error) 
 			InputSchema: param.Override[anthropic.ToolInputSchemaParam](t.InputSchema)}})
 	}
 	if n := len(p.Tools); n > 0 && req.System == "" {
-		p.Tools[n-1].OfTool.CacheControl = anthropic.NewCacheControlEphemeralParam() // else the system prompt's mark covers them
+		// else the system prompt's mark covers them
+		p.Tools[n-1].OfTool.CacheControl = anthropic.NewCacheControlEphemeralParam()
 	}
 	m.think(&p, req)
 	if req.Speed == "fast" {
@@ -124,7 +128,8 @@ func (m *anthropicModel) think(p *anthropic.MessageNewParams, req Request) {
 		p.Thinking = anthropic.ThinkingConfigParamUnion{OfAdaptive: &anthropic.ThinkingConfigAdaptiveParam{}}
 		p.OutputConfig.Effort = anthropic.OutputConfigEffort(req.Effort)
 	case ThinkingBudget:
-		budget := map[string]int64{"low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 24_576, "max": 32_768}[req.Effort]
+		budget := map[string]int64{"low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 24_576,
+			"max": 32_768}[req.Effort]
 		if budget = min(budget, p.MaxTokens/2); budget >= 1024 { // the wire's least
 			p.Thinking = anthropic.ThinkingConfigParamOfEnabled(budget)
 		}
@@ -134,7 +139,8 @@ func (m *anthropicModel) think(p *anthropic.MessageNewParams, req Request) {
 // messages is the JSON list of the conversation.
 func (m *anthropicModel) messages(ctx context.Context, req Request) ([]byte, error) {
 	list := entries(req.History)
-	marks := 2 // user entries that still get a cache mark, from the end: the new one, and the one the last request marked
+	// user entries that still get a cache mark, from the end: the new one, and the one the last request marked
+	marks := 2
 	bodies := make([][]byte, len(list))
 	exact := make([]bool, len(list)) // an assistant entry that goes back as it came: so do its calls' ids
 	for i := range list {
@@ -179,7 +185,8 @@ func (m *anthropicModel) messages(ctx context.Context, req Request) ([]byte, err
 }
 
 // assistant is the content of an assistant message: as it came, or rebuilt without reasoning.
-func (m *anthropicModel) assistant(ctx context.Context, req Request, msg *outboard.Message) (content []byte, exact bool, err error) {
+func (m *anthropicModel) assistant(ctx context.Context, req Request,
+	msg *outboard.Message) (content []byte, exact bool, err error) {
 	if m.replays(msg) {
 		if raw, err := unpackRaw(ctx, req, *msg); err != nil || len(raw) > len("[]") {
 			return raw, true, err
@@ -211,7 +218,8 @@ func (m *anthropicModel) assistant(ctx context.Context, req Request, msg *outboa
 }
 
 // user is the content of a user message, results first.
-func (m *anthropicModel) user(ctx context.Context, req Request, e entry, exact bool) ([]anthropic.ContentBlockParamUnion, error) {
+func (m *anthropicModel) user(ctx context.Context, req Request, e entry,
+	exact bool) ([]anthropic.ContentBlockParamUnion, error) {
 	var blocks []anthropic.ContentBlockParamUnion
 	for _, r := range e.results {
 		parts, err := load(ctx, req, r.Content)
@@ -228,7 +236,8 @@ func (m *anthropicModel) user(ctx context.Context, req Request, e entry, exact b
 		}
 		for _, p := range parts {
 			c := anthropicBlock(p)
-			b.Content = append(b.Content, anthropic.ToolResultBlockParamContentUnion{OfText: c.OfText, OfImage: c.OfImage,
+			b.Content = append(b.Content, anthropic.ToolResultBlockParamContentUnion{OfText: c.OfText,
+				OfImage:    c.OfImage,
 				OfDocument: c.OfDocument, OfSearchResult: c.OfSearchResult})
 		}
 		blocks = append(blocks, anthropic.ContentBlockParamUnion{OfToolResult: &b})

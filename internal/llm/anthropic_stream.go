@@ -193,7 +193,8 @@ func (s *anthropicStream) response() (*Response, error) {
 	return r, err
 }
 
-// cut reports whether the last block is a call that the end of the response cut off: by the limit on output, or by a filter.
+// cut reports whether the last block is a call that the end of the response cut off: by the limit on output, or
+// by a filter.
 func (s *anthropicStream) cut(b *anthropicBlockStream, block *Block, err error) bool {
 	if s.stop != "max_tokens" && s.stop != "refusal" {
 		return false

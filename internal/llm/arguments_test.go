@@ -10,7 +10,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// calling is a stream of one call with these arguments, in two pieces, on each wire. The text is put in as a JSON string.
+// calling is a stream of one call with these arguments, in two pieces, on each wire. The text is put in as a
+// JSON string.
 func calling(kind, text string) []string {
 	lit := func(s string) string { return string(appendString(nil, s)) }
 	cut := len(text) / 2
@@ -18,8 +19,10 @@ func calling(kind, text string) []string {
 	case TypeAnthropic:
 		return []string{oddAnthropic[0],
 			`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"c1","name":"ticket","input":{}}}`,
-			`{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":` + lit(text[:cut]) + `}}`,
-			`{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":` + lit(text[cut:]) + `}}`,
+			`{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":` +
+				lit(text[:cut]) + `}}`,
+			`{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":` +
+				lit(text[cut:]) + `}}`,
 			`{"type":"content_block_stop","index":0}`, `{"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":5}}`,
 			`{"type":"message_stop"}`}
 	case TypeResponses:
@@ -27,10 +30,12 @@ func calling(kind, text string) []string {
 			`{"type":"response.completed","response":{"id":"r","status":"completed"}}`}
 	}
 	return []string{`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"name":"ticket","arguments":` + lit(text[:cut]) + `}}]}}]}`,
-		`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":` + lit(text[cut:]) + `}}]},"finish_reason":"tool_calls"}]}`}
+		`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":` + lit(text[cut:]) +
+			`}}]},"finish_reason":"tool_calls"}]}`}
 }
 
-// sentArguments finds the arguments of call c1 in a request of each wire: an object on Anthropic's, else the text of one.
+// sentArguments finds the arguments of call c1 in a request of each wire: an object on Anthropic's, else the
+// text of one.
 func sentArguments(t *testing.T, kind string, body []byte) string {
 	t.Helper()
 	var req struct {
@@ -64,7 +69,8 @@ func sentArguments(t *testing.T, kind string, body []byte) string {
 	return ""
 }
 
-// If this failed, arguments that are no JSON object would end the turn, or go back in a form that a provider refuses the conversation for.
+// If this failed, arguments that are no JSON object would end the turn, or go back in a form that a provider
+// refuses the conversation for.
 func TestArgumentsThatAreNoObject(t *testing.T) {
 	for _, c := range []struct{ name, text, input, back string }{
 		{"an object", `{"a": 1.50}`, `{"a": 1.50}`, `{"a": 1.50}`},
@@ -73,9 +79,11 @@ func TestArgumentsThatAreNoObject(t *testing.T) {
 		{"a list", `[1, 2]`, `[1, 2]`, `{"invalid":[1, 2]}`},
 		{"a string", `"a"`, `"a"`, `{"invalid":"a"}`},
 		{"null", `null`, `null`, `{"invalid":null}`},
-		{"prose", "call it <now> \u2028\n", "\"call it <now> \\u2028\\n\"", "{\"invalid\":\"call it <now> \\u2028\\n\"}"},
+		{"prose", "call it <now> \u2028\n", "\"call it <now> \\u2028\\n\"",
+			"{\"invalid\":\"call it <now> \\u2028\\n\"}"},
 		{"two objects", `{} {}`, `"{} {}"`, `{"invalid":"{} {}"}`},
-		{"too deep", strings.Repeat("[", 20_000), `"` + strings.Repeat("[", 20_000) + `"`, `{"invalid":"` + strings.Repeat("[", 20_000) + `"}`},
+		{"too deep", strings.Repeat("[", 20_000), `"` + strings.Repeat("[", 20_000) + `"`, `{"invalid":"` +
+			strings.Repeat("[", 20_000) + `"}`},
 	} {
 		for _, w := range wires {
 			t.Run(w.kind+"/"+c.name, func(t *testing.T) {
@@ -90,7 +98,9 @@ func TestArgumentsThatAreNoObject(t *testing.T) {
 				}
 				equalJSON(t, resp.Blocks[0].Input, c.input)
 				req := hello()
-				answer := &outboard.Message{Role: "tool", Results: []outboard.ToolResult{{ToolUseID: "c1", IsError: true, Content: []outboard.Content{outboard.Text("no")}}}}
+				answer := &outboard.Message{Role: "tool",
+					Results: []outboard.ToolResult{{ToolUseID: "c1", IsError: true,
+						Content: []outboard.Content{outboard.Text("no")}}}}
 				req.History = append(req.History, logged(t, resp, 2), answer)
 				if _, err := m.Generate(t.Context(), req, nil); err != nil {
 					t.Fatalf("the next request: %v", err)
@@ -108,8 +118,8 @@ func TestArgumentsThatAreNoObject(t *testing.T) {
 	}
 }
 
-// If this failed, a call without a name, or of a name that no tool can have, would end the turn, or go back in a form that a provider refuses
-// the conversation for; or a name that is good would not go back as it came.
+// If this failed, a call without a name, or of a name that no tool can have, would end the turn, or go back in a
+// form that a provider refuses the conversation for; or a name that is good would not go back as it came.
 func TestNamesOfNoTool(t *testing.T) {
 	for _, c := range []struct{ name, back string }{
 		{"ticket", "ticket"}, {"", "unnamed_tool"}, {"functions.bash", "functions_bash"}, {"é\n<b>", "____b_"},
@@ -119,7 +129,8 @@ func TestNamesOfNoTool(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%.20q", w.kind, c.name), func(t *testing.T) {
 				events := calling(w.kind, `{"a": 1}`)
 				for i := range events {
-					events[i] = strings.ReplaceAll(events[i], `"name":"ticket"`, `"name":`+string(appendString(nil, c.name)))
+					events[i] = strings.ReplaceAll(events[i], `"name":"ticket"`,
+						`"name":`+string(appendString(nil, c.name)))
 				}
 				s := newServer(t, stream(events...), stream(w.hello...), stream(w.hello...))
 				m := remote(t, w.kind, w.model, s)
@@ -131,7 +142,9 @@ func TestNamesOfNoTool(t *testing.T) {
 					t.Fatalf("got %s", short(resp))
 				}
 				req := hello()
-				answer := &outboard.Message{Role: "tool", Results: []outboard.ToolResult{{ToolUseID: "c1", IsError: true, Content: []outboard.Content{outboard.Text("no")}}}}
+				answer := &outboard.Message{Role: "tool",
+					Results: []outboard.ToolResult{{ToolUseID: "c1", IsError: true,
+						Content: []outboard.Content{outboard.Text("no")}}}}
 				req.History = append(req.History, logged(t, resp, 2), answer)
 				foreign := *req.History[1] // as another provider's: rebuilt
 				foreign.Provider, foreign.Raw = "else", nil
@@ -140,7 +153,8 @@ func TestNamesOfNoTool(t *testing.T) {
 					if _, err := m.Generate(t.Context(), req, nil); err != nil {
 						t.Fatalf("the next request: %v", err)
 					}
-					if want := `"name":` + string(appendString(nil, c.back)); !bytes.Contains(s.body(i+1), []byte(want)) {
+					if want := `"name":` + string(appendString(nil, c.back)); !bytes.Contains(s.body(i+1),
+						[]byte(want)) {
 						t.Errorf("request %d has no %s in %s", i+1, want, s.body(i+1))
 					}
 				}
@@ -149,8 +163,8 @@ func TestNamesOfNoTool(t *testing.T) {
 	}
 }
 
-// If this failed, a call without an id, or with another call's, would end the turn, or go back in a form that a provider refuses the
-// conversation for; or a good id, however long, would not go back as it came.
+// If this failed, a call without an id, or with another call's, would end the turn, or go back in a form that a
+// provider refuses the conversation for; or a good id, however long, would not go back as it came.
 func TestIDsOfNoCall(t *testing.T) {
 	long, longer := strings.Repeat("i", 16<<10), strings.Repeat("i", 16<<10+1)
 	for _, c := range []struct{ name, first, second, back1, back2 string }{
@@ -169,7 +183,8 @@ func TestIDsOfNoCall(t *testing.T) {
 				req := hello()
 				said := []outboard.Content{outboard.Text("yes")}
 				for _, id := range []string{"older", "old"} {
-					req.History = append(req.History, &outboard.Message{Role: "assistant", Uses: []outboard.ToolUse{{ID: id, Name: "ticket"}}},
+					req.History = append(req.History, &outboard.Message{Role: "assistant",
+						Uses: []outboard.ToolUse{{ID: id, Name: "ticket"}}},
 						&outboard.Message{Role: "tool", Results: []outboard.ToolResult{{ToolUseID: id, Content: said}}})
 				}
 				resp, err := m.Generate(t.Context(), req, nil)
@@ -211,7 +226,8 @@ func callingTwice(kind, first, second string) []string {
 	}
 	switch kind {
 	case TypeAnthropic:
-		return append(append([]string{oddAnthropic[0]}, out...), `{"type":"message_delta","delta":{"stop_reason":"tool_use"}}`, `{"type":"message_stop"}`)
+		return append(append([]string{oddAnthropic[0]}, out...),
+			`{"type":"message_delta","delta":{"stop_reason":"tool_use"}}`, `{"type":"message_stop"}`)
 	case TypeResponses:
 		return append(out, `{"type":"response.completed","response":{"id":"r","status":"completed"}}`)
 	}
@@ -222,7 +238,8 @@ func callingTwice(kind, first, second string) []string {
 func TestCallCutBeforeItsName(t *testing.T) {
 	for kind, events := range map[string][]string{
 		TypeChat: {`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","function":{}}]},"finish_reason":"length"}]}`},
-		TypeAnthropic: {oddAnthropic[0], `{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"c1","name":"","input":{"a":1}}}`,
+		TypeAnthropic: {oddAnthropic[0],
+			`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"c1","name":"","input":{"a":1}}}`,
 			`{"type":"content_block_stop","index":0}`, `{"type":"message_delta","delta":{"stop_reason":"max_tokens"}}`, `{"type":"message_stop"}`},
 		TypeResponses: {`{"type":"response.output_item.done","output_index":0,"item":{"type":"function_call","call_id":"c1","name":"","arguments":"{}"}}`,
 			`{"type":"response.incomplete","response":{"id":"r","status":"incomplete","incomplete_details":{"reason":"max_output_tokens"}}}`},
@@ -268,12 +285,14 @@ func TestArgumentsAsValues(t *testing.T) {
 	} {
 		for kind, events := range map[string][]string{
 			TypeChat: {`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"name":"ticket","arguments":` + c.value + `}}]},"finish_reason":"tool_calls"}]}`},
-			TypeAnthropic: {oddAnthropic[0], `{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"c1","name":"ticket","input":` + c.value + `}}`,
+			TypeAnthropic: {oddAnthropic[0],
+				`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"c1","name":"ticket","input":` + c.value + `}}`,
 				`{"type":"content_block_stop","index":0}`, `{"type":"message_delta","delta":{"stop_reason":"tool_use"}}`, `{"type":"message_stop"}`},
 			TypeResponses: {`{"type":"response.output_item.done","output_index":0,"item":{"type":"function_call","call_id":"c1","name":"ticket","arguments":` + c.value + `}}`,
 				`{"type":"response.completed","response":{"id":"r"}}`},
 		} {
-			model := map[string]string{TypeChat: "llama", TypeAnthropic: "claude-sonnet-5", TypeResponses: "gpt-5"}[kind]
+			model := map[string]string{TypeChat: "llama", TypeAnthropic: "claude-sonnet-5",
+				TypeResponses: "gpt-5"}[kind]
 			resp, err := remote(t, kind, model, newServer(t, stream(events...))).Generate(t.Context(), hello(), nil)
 			if err != nil {
 				t.Errorf("%s, %s: %v", kind, c.value, err)
@@ -281,14 +300,16 @@ func TestArgumentsAsValues(t *testing.T) {
 			}
 			want(t, short(resp), "c1 ticket "+c.want+" -> tool_use")
 			raw, err := unpackRaw(t.Context(), hello(), *logged(t, resp, 2))
-			if err != nil || !bytes.Contains(raw, []byte(`{`)) || bytes.Contains(raw, []byte(`"arguments":`+c.value)) || bytes.Contains(raw, []byte(`"input":`+c.value)) && c.value[0] != '{' {
+			if err != nil || !bytes.Contains(raw, []byte(`{`)) || bytes.Contains(raw, []byte(`"arguments":`+c.value)) ||
+				bytes.Contains(raw, []byte(`"input":`+c.value)) && c.value[0] != '{' {
 				t.Errorf("%s, %s goes back as %s, %v", kind, c.value, raw, err)
 			}
 		}
 	}
 }
 
-// If this failed, a response of OpenAI's that broke off would end the turn where the model could go on, or make a call of half an input.
+// If this failed, a response of OpenAI's that broke off would end the turn where the model could go on, or make
+// a call of half an input.
 func TestResponsesThatBreakOff(t *testing.T) {
 	call := func(id, arguments, status string) string {
 		return fmt.Sprintf(`{"type":"function_call","id":"f_%s","call_id":%q,"name":"ticket","arguments":%s,"status":%q}`, id, id, appendString(nil, arguments), status)
@@ -300,28 +321,39 @@ func TestResponsesThatBreakOff(t *testing.T) {
 		want         string
 		kept, gone   string // what goes back, and what does not
 	}{
-		{"limit", "max_output_tokens", []string{call("a", `{}`, "completed"), call("b", `{"x`, "incomplete")}, `a ticket {} -> max_tokens`, `"a"`, `"b"`},
-		{"limit, whole arguments", "max_output_tokens", []string{call("b", `{}`, "incomplete")}, ` -> max_tokens`, `[]`, `"b"`},
+		{"limit", "max_output_tokens", []string{call("a", `{}`, "completed"), call("b", `{"x`, "incomplete")},
+			`a ticket {} -> max_tokens`, `"a"`, `"b"`},
+		{"limit, whole arguments", "max_output_tokens", []string{call("b", `{}`, "incomplete")}, ` -> max_tokens`, `[]`,
+			`"b"`},
 		{"filter", "content_filter", []string{call("b", `{"x`, "incomplete")}, ` -> refusal`, `[]`, `"b"`},
-		{"filter in the middle", "content_filter", []string{call("b", `{"x`, "incomplete"), call("a", `{}`, "completed")}, `a ticket {} -> refusal`, `"a"`, `"b"`},
-		{"other", "unheard_of", []string{call("a", `{}`, "completed"), call("b", `{"x`, "incomplete")}, `a ticket {} | b ticket "{\"x" -> tool_use`, `"{\"invalid\":\"{\\\"x\"}"`, `"{\"x"`},
-		{"other, whole arguments", "unheard_of", []string{call("b", `{"x":1}`, "incomplete")}, `b ticket "{\"x\":1}" -> tool_use`, `invalid`, `"{\"x\":1}"`},
-		{"other, no arguments", "unheard_of", []string{call("b", ``, "incomplete")}, `b ticket "" -> tool_use`, `invalid`, `"arguments":""`},
-		{"not incomplete after all", "", []string{call("b", `{"x":1}`, "incomplete")}, `b ticket {"x":1} -> tool_use`, `"{\"x\":1}"`, `invalid`},
+		{"filter in the middle", "content_filter", []string{call("b", `{"x`, "incomplete"),
+			call("a", `{}`, "completed")}, `a ticket {} -> refusal`, `"a"`, `"b"`},
+		{"other", "unheard_of", []string{call("a", `{}`, "completed"), call("b", `{"x`, "incomplete")},
+			`a ticket {} | b ticket "{\"x" -> tool_use`, `"{\"invalid\":\"{\\\"x\"}"`, `"{\"x"`},
+		{"other, whole arguments", "unheard_of", []string{call("b", `{"x":1}`, "incomplete")},
+			`b ticket "{\"x\":1}" -> tool_use`, `invalid`, `"{\"x\":1}"`},
+		{"other, no arguments", "unheard_of", []string{call("b", ``, "incomplete")}, `b ticket "" -> tool_use`,
+			`invalid`, `"arguments":""`},
+		{"not incomplete after all", "", []string{call("b", `{"x":1}`, "incomplete")}, `b ticket {"x":1} -> tool_use`,
+			`"{\"x\":1}"`, `invalid`},
 		{"reasoning only", "max_output_tokens", []string{reasoning}, `thinking  -> max_tokens`, `[]`, `rs_1`},
-		{"reasoning for a cut call", "max_output_tokens", []string{call("a", `{}`, "completed"), reasoning, call("b", `{"x`, "incomplete")}, `a ticket {} | thinking  -> max_tokens`, `"a"`, `rs_1`},
-		{"reasoning for a call", "max_output_tokens", []string{reasoning, call("a", `{}`, "completed"), call("b", `{"x`, "incomplete")}, `thinking  | a ticket {} -> max_tokens`, `rs_1`, `"b"`},
+		{"reasoning for a cut call", "max_output_tokens", []string{call("a", `{}`, "completed"), reasoning,
+			call("b", `{"x`, "incomplete")}, `a ticket {} | thinking  -> max_tokens`, `"a"`, `rs_1`},
+		{"reasoning for a call", "max_output_tokens", []string{reasoning, call("a", `{}`, "completed"),
+			call("b", `{"x`, "incomplete")}, `thinking  | a ticket {} -> max_tokens`, `rs_1`, `"b"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var events []string
 			for i, it := range c.items {
-				events = append(events, fmt.Sprintf(`{"type":"response.output_item.done","output_index":%d,"item":%s}`, i, it))
+				events = append(events, fmt.Sprintf(`{"type":"response.output_item.done","output_index":%d,"item":%s}`,
+					i, it))
 			}
 			end := `{"type":"response.completed","response":{"id":"r","status":"completed"}}`
 			if c.reason != "" {
 				end = fmt.Sprintf(`{"type":"response.incomplete","response":{"id":"r","status":"incomplete","incomplete_details":{"reason":%q}}}`, c.reason)
 			}
-			resp, err := remote(t, TypeResponses, "gpt-5", newServer(t, stream(append(events, end)...))).Generate(t.Context(), hello(), nil)
+			resp, err := remote(t, TypeResponses, "gpt-5", newServer(t, stream(append(events, end)...))).
+				Generate(t.Context(), hello(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -336,7 +368,8 @@ func TestResponsesThatBreakOff(t *testing.T) {
 
 // If this failed, some garbage that a model writes as arguments would make a log or a request that is not valid.
 func FuzzArguments(f *testing.F) {
-	for _, text := range []string{`{"a":1}`, `{"a":`, `[`, "\x00", "\xff{}", `"\ud800"`, ` {} `, `{"a":1}{`, "\u2028", `nul`, "1e999"} {
+	for _, text := range []string{`{"a":1}`, `{"a":`, `[`, "\x00", "\xff{}", `"\ud800"`, ` {} `, `{"a":1}{`, "\u2028",
+		`nul`, "1e999"} {
 		f.Add(text, true)
 	}
 	f.Fuzz(func(t *testing.T, text string, whole bool) {

@@ -12,8 +12,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// chatModel speaks OpenAI Chat Completions, to any server that does: vLLM, Ollama, gateways. It asks for little and takes
-// what comes.
+// chatModel speaks OpenAI Chat Completions, to any server that does: vLLM, Ollama, gateways. It asks for little
+// and takes what comes.
 type chatModel struct{ endpoint }
 
 // Generate implements Model.
@@ -25,7 +25,8 @@ func (m *chatModel) Generate(ctx context.Context, req Request, emit func(Delta))
 		return nil, x.fail(err, openAIError)
 	}
 	service := openai.NewChatCompletionService(x.openAIOptions()...)
-	stream := service.NewStreaming(x.ctx, openai.ChatCompletionNewParams{}, option.WithRequestBody("application/json", body))
+	stream := service.NewStreaming(x.ctx, openai.ChatCompletionNewParams{},
+		option.WithRequestBody("application/json", body))
 	defer stream.Close()
 	acc := chatStream{x: x, ids: newCallIDs(req.History)}
 	for stream.Next() {
@@ -117,7 +118,8 @@ func (m *chatModel) messages(ctx context.Context, req Request) ([]byte, error) {
 }
 
 // assistant is an assistant message: as it came, or rebuilt without reasoning.
-func (m *chatModel) assistant(ctx context.Context, req Request, msg *outboard.Message) (message []byte, exact bool, err error) {
+func (m *chatModel) assistant(ctx context.Context, req Request,
+	msg *outboard.Message) (message []byte, exact bool, err error) {
 	if m.replays(msg) {
 		if raw, err := unpackRaw(ctx, req, *msg); err != nil || len(raw) > len("{}") {
 			return raw, true, err
@@ -138,7 +140,8 @@ func (m *chatModel) assistant(ctx context.Context, req Request, msg *outboard.Me
 		}
 		a.ToolCalls = append(a.ToolCalls, openai.ChatCompletionMessageToolCallUnionParam{
 			OfFunction: &openai.ChatCompletionMessageFunctionToolCallParam{ID: safeID(u.ID),
-				Function: openai.ChatCompletionMessageFunctionToolCallFunctionParam{Name: safeName(u.Name), Arguments: string(in)}}})
+				Function: openai.ChatCompletionMessageFunctionToolCallFunctionParam{Name: safeName(u.Name),
+					Arguments: string(in)}}})
 	}
 	message, err = json.Marshal(openai.ChatCompletionMessageParamUnion{OfAssistant: &a})
 	if err != nil {
@@ -147,8 +150,8 @@ func (m *chatModel) assistant(ctx context.Context, req Request, msg *outboard.Me
 	return message, false, nil
 }
 
-// user is the messages of a user entry: one for each result, then one for all that was said. A result is text only on this
-// wire, so its images and documents come after the results.
+// user is the messages of a user entry: one for each result, then one for all that was said. A result is text
+// only on this wire, so its images and documents come after the results.
 func (m *chatModel) user(ctx context.Context, req Request, e entry, exact bool) ([][]byte, error) {
 	var list []openai.ChatCompletionMessageParamUnion
 	var said []part
@@ -167,8 +170,10 @@ func (m *chatModel) user(ctx context.Context, req Request, e entry, exact bool) 
 				texts = append(texts, p)
 				continue
 			}
-			texts = append(texts, part{kind: "text", text: "[outboard] The " + p.kind + " of this result follows the results."})
-			said = append(said, part{kind: "text", text: "[outboard] The " + p.kind + " of the result of " + id + ":"}, p)
+			texts = append(texts, part{kind: "text", text: "[outboard] The " + p.kind +
+				" of this result follows the results."})
+			said = append(said, part{kind: "text", text: "[outboard] The " + p.kind + " of the result of " + id + ":"},
+				p)
 		}
 		text, _ := onlyText(texts)
 		list = append(list, openai.ToolMessage(text, id))

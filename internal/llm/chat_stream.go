@@ -11,8 +11,8 @@ import (
 // maxCalls bounds the tool calls of one streamed response, whose indexes a server chooses.
 const maxCalls = 1024
 
-// chatStream puts a streamed message together. It keeps every key that deltas bring, known or not: vendors put reasoning, and
-// signatures of it, into keys of their own, and want them back.
+// chatStream puts a streamed message together. It keeps every key that deltas bring, known or not: vendors put
+// reasoning, and signatures of it, into keys of their own, and want them back.
 type chatStream struct {
 	x       *exchange
 	ids     *callIDs
@@ -36,7 +36,8 @@ type chatCall struct {
 func (s *chatStream) chunk(c openai.ChatCompletionChunk) error {
 	if c.JSON.Usage.Valid() {
 		cached := c.Usage.PromptTokensDetails.CachedTokens
-		s.usage = outboard.Usage{Input: max(0, c.Usage.PromptTokens-cached), Output: c.Usage.CompletionTokens, CacheRead: cached}
+		s.usage = outboard.Usage{Input: max(0, c.Usage.PromptTokens-cached), Output: c.Usage.CompletionTokens,
+			CacheRead: cached}
 	}
 	for _, choice := range c.Choices {
 		if choice.Index != 0 {
@@ -161,7 +162,8 @@ func (s *chatStream) call(piece object) (*chatCall, error) {
 	return c, nil
 }
 
-// function takes in a piece of a call's function. The name comes whole, maybe more than once; the arguments come in pieces.
+// function takes in a piece of a call's function. The name comes whole, maybe more than once; the arguments come
+// in pieces.
 func (c *chatCall) function(raw json.RawMessage) error {
 	if isNull(raw) {
 		return nil
@@ -202,7 +204,8 @@ func (s *chatStream) response() (*Response, error) {
 	var calls [][]byte
 	for i, c := range s.calls {
 		block, raw, err := c.finish(s.ids)
-		if last := i == len(s.calls)-1; last && (s.finish == "length" || s.finish == "content_filter") && (err != nil || !block.complete()) {
+		if last := i == len(s.calls)-1; last && (s.finish == "length" || s.finish == "content_filter") &&
+			(err != nil || !block.complete()) {
 			continue // cut in the middle of its arguments: there is no call to make
 		}
 		if err != nil {
@@ -252,7 +255,8 @@ func (c *chatCall) finish(ids *callIDs) (Block, []byte, error) {
 	}
 	text := argumentsText(fn.get("arguments"))
 	b.Input = toolInput(text)
-	if !isString(fn.get("arguments")) || text == "" || !isObject(b.Input) { // servers refuse a call without, or with others
+	// servers refuse a call without, or with others
+	if !isString(fn.get("arguments")) || text == "" || !isObject(b.Input) {
 		fn.set("arguments", appendString(nil, string(asObject(b.Input))))
 	}
 	rest.set("function", fn.appendTo(nil))

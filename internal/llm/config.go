@@ -13,14 +13,15 @@ type Config struct {
 	Providers []Provider        `yaml:"providers,omitempty"`
 	Aliases   map[string]string `yaml:"aliases,omitempty"` // name -> model id that is not itself an alias
 	Scripts   Scripts           `yaml:"scripts,omitempty"`
-	// Prices are list prices that replace those of prices.yaml, or add to them: by model id ("provider/name") or by name.
+	// Prices are list prices that replace those of prices.yaml, or add to them: by model id ("provider/name") or
+	// by name.
 	Prices map[string]Price `yaml:"prices,omitempty"`
 	// IdleTimeout is how long a model's stream may be silent; 0 = outboard.ModelIdleTimeout.
 	IdleTimeout time.Duration `yaml:"idle_timeout,omitempty"`
 	// MaxResponse bounds the bytes of one streamed response; 0 = outboard.MaxModelOutput.
 	MaxResponse int64 `yaml:"max_response,omitempty"`
-	// Credential opens a credential of the vault for one request of a provider, so that a rotated key is used at once. Its error
-	// keeps the request from being sent. nil = such providers fail.
+	// Credential opens a credential of the vault for one request of a provider, so that a rotated key is used at
+	// once. Its error keeps the request from being sent. nil = such providers fail.
 	Credential func(ctx context.Context, ref, method, url string) (Secret, error) `yaml:"-"`
 }
 
@@ -109,5 +110,6 @@ func (k Key) MarshalYAML() (any, error) {
 	return k.Secret.MarshalYAML()
 }
 
-// YAMLForms is the mapping that may stand in the place of text, for whoever checks a configuration before it is decoded.
+// YAMLForms is the mapping that may stand in the place of text, for whoever checks a configuration before it is
+// decoded.
 func (Key) YAMLForms() (mapping any) { return keyRef{} }

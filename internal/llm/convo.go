@@ -25,8 +25,8 @@ const (
 // noResult is what the model is told about a call whose result is missing; the wires refuse a call without one.
 const noResult = "[outboard] No result of this call was recorded."
 
-// entry is one message of the conversation as all wires want it: assistant and user alternate, and every call of an assistant
-// entry has its result at the beginning of the user entry after it.
+// entry is one message of the conversation as all wires want it: assistant and user alternate, and every call of
+// an assistant entry has its result at the beginning of the user entry after it.
 type entry struct {
 	assistant *outboard.Message // nil: a user entry
 	results   []outboard.ToolResult
@@ -93,7 +93,8 @@ func closeCalls(out []entry, open map[string]bool) {
 		if a := out[i-1].assistant; a != nil {
 			for _, u := range a.Uses {
 				if open[u.ID] {
-					out[i].results = append(out[i].results, outboard.ToolResult{ToolUseID: u.ID, Call: u.Call, IsError: true,
+					out[i].results = append(out[i].results, outboard.ToolResult{ToolUseID: u.ID, Call: u.Call,
+						IsError: true,
 						Content: []outboard.Content{outboard.Text(noResult)}})
 				}
 			}
@@ -134,7 +135,8 @@ type part struct {
 	cite    bool
 }
 
-// load makes parts of content, fetching what is kept as blobs. Blocks that would be empty are left out: the wires refuse them.
+// load makes parts of content, fetching what is kept as blobs. Blocks that would be empty are left out: the
+// wires refuse them.
 func load(ctx context.Context, req Request, content []outboard.Content) ([]part, error) {
 	var out []part
 	for _, c := range content {
@@ -169,7 +171,8 @@ func loadPart(ctx context.Context, req Request, c outboard.Content) (part, error
 	case c.Source == nil || c.Type != "image" && c.Type != "document":
 		return part{kind: "text", text: fmt.Sprintf("[outboard] A block of type %q is not shown.", c.Type)}, nil
 	case c.Source.Type == "file":
-		return part{kind: "text", text: fmt.Sprintf("[outboard] The %s is file %s, which is not shown here.", c.Type, c.Source.File)}, nil
+		return part{kind: "text", text: fmt.Sprintf("[outboard] The %s is file %s, which is not shown here.", c.Type,
+			c.Source.File)}, nil
 	}
 	return loadSource(ctx, req, c.Type, c.Source, p)
 }
@@ -272,12 +275,12 @@ func safeID(id string) string {
 	return "call_" + hex.EncodeToString(sum[:16])
 }
 
-// maxCallID bounds the ids of calls that are kept as they came. The wires' own have up to 64 characters, but gateways put a model's signed
-// reasoning into theirs and want it back.
+// maxCallID bounds the ids of calls that are kept as they came. The wires' own have up to 64 characters, but
+// gateways put a model's signed reasoning into theirs and want it back.
 const maxCallID = 16 << 10
 
-// callIDs gives each call of a response the id that its result goes back under: its own, which has to be one, and no other call's of the
-// conversation. Providers refuse the whole conversation otherwise.
+// callIDs gives each call of a response the id that its result goes back under: its own, which has to be one,
+// and no other call's of the conversation. Providers refuse the whole conversation otherwise.
 type callIDs struct {
 	turn int // number of the response in the conversation
 	n    int // number of the call in the response
@@ -313,8 +316,9 @@ var toolNameRE = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 // noName stands for the name of a call that has none.
 const noName = "unnamed_tool"
 
-// safeName is a call's name as it goes back to a model. A model can call what no tool is named, or nothing at all, and reads so as the
-// call's result; but providers refuse the whole conversation over a name that is none of theirs.
+// safeName is a call's name as it goes back to a model. A model can call what no tool is named, or nothing at
+// all, and reads so as the call's result; but providers refuse the whole conversation over a name that is none
+// of theirs.
 func safeName(name string) string {
 	if toolNameRE.MatchString(name) {
 		return name

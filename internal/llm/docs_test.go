@@ -15,7 +15,8 @@ func TestScriptDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	examples := regexp.MustCompile("(?s)```yaml steps\n(.*?)```\n+```text\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	examples := regexp.MustCompile("(?s)```yaml steps\n(.*?)```\n+```text\n(.*?)```").
+		FindAllStringSubmatch(string(text), -1)
 	if n := strings.Count(string(text), "```yaml steps"); n != len(examples) || n < 3 {
 		t.Fatalf("%d of %d examples of steps have their responses behind them", len(examples), n)
 	}
@@ -52,7 +53,8 @@ func TestScriptDocs(t *testing.T) {
 			k.turn("Thanks!")
 		}
 	}
-	want(t, fmt.Sprint(len(stops), " ", stops[2], "; ", stops[3]), "4 text All tests pass. -> end_turn; text You are welcome. -> end_turn")
+	want(t, fmt.Sprint(len(stops), " ", stops[2], "; ", stops[3]),
+		"4 text All tests pass. -> end_turn; text You are welcome. -> end_turn")
 	for name := range tools {
 		if !strings.Contains(string(text), "`"+name+": ") {
 			t.Errorf("docs/reference/script.md does not tell of the step %q", name)

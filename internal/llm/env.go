@@ -7,11 +7,12 @@ import (
 	"strings"
 )
 
-// FromEnv adds to cfg what the environment says, without overriding what cfg says itself: keys named by api_key_env, and the
-// providers "anthropic" (ANTHROPIC_API_KEY, OUTBOARD_ANTHROPIC_BASE_URL), "openai" (OPENAI_API_KEY, OPENAI_BASE_URL) and
-// "ollama" (OLLAMA_HOST).
+// FromEnv adds to cfg what the environment says, without overriding what cfg says itself: keys named by
+// api_key_env, and the providers "anthropic" (ANTHROPIC_API_KEY, OUTBOARD_ANTHROPIC_BASE_URL), "openai"
+// (OPENAI_API_KEY, OPENAI_BASE_URL) and "ollama" (OLLAMA_HOST).
 //
-// ANTHROPIC_BASE_URL is not read: users set it to point official clients at Outboard, and Outboard must not call itself.
+// ANTHROPIC_BASE_URL is not read: users set it to point official clients at Outboard, and Outboard must not call
+// itself.
 func FromEnv(cfg Config, env func(string) string) Config {
 	cfg.Providers = slices.Clone(cfg.Providers)
 	for i := range cfg.Providers {
@@ -58,7 +59,8 @@ func openAIType(base string) string {
 	return TypeChat
 }
 
-// ollamaURL makes a base URL of OLLAMA_HOST, which may be a host, host:port or URL, and may be the address Ollama listens on.
+// ollamaURL makes a base URL of OLLAMA_HOST, which may be a host, host:port or URL, and may be the address
+// Ollama listens on.
 func ollamaURL(host string) string {
 	if !strings.Contains(host, "://") {
 		host = "http://" + host

@@ -34,8 +34,8 @@ func loadError(err error) *Error {
 	return &Error{Type: Failed, Message: err.Error(), Retryable: outboard.KindOf(err) == outboard.Unavailable, Err: err}
 }
 
-// statusOf maps the error types and codes that providers send inside a stream, after a status of 200, to the status they stand
-// for. 0: unknown.
+// statusOf maps the error types and codes that providers send inside a stream, after a status of 200, to the
+// status they stand for. 0: unknown.
 func statusOf(kind string) int {
 	switch kind {
 	case "invalid_request_error", "invalid_prompt":
@@ -62,8 +62,8 @@ func statusOf(kind string) int {
 	return 0
 }
 
-// tooLongRE finds, in the text of a request that was refused, that the conversation is too long. Few providers have a code for it, and
-// servers that speak another's wire have words of their own.
+// tooLongRE finds, in the text of a request that was refused, that the conversation is too long. Few providers
+// have a code for it, and servers that speak another's wire have words of their own.
 var tooLongRE = regexp.MustCompile(`(?i)prompt is too long|input is too long|context[ _](length|limit|window|size)` +
 	`|exceeds the maximum number of tokens|maximum prompt length|too many tokens`)
 
@@ -72,10 +72,12 @@ var pictureRE = regexp.MustCompile(`(?i)(^|[^a-z])(images?|pictures?|image_url|i
 
 // tooLong reports whether a provider refused a conversation for its length.
 func tooLong(status int, kind, message string) bool {
-	return status == http.StatusRequestEntityTooLarge || status == http.StatusBadRequest && tooLongRE.MatchString(kind+" "+message)
+	return status == http.StatusRequestEntityTooLarge || status == http.StatusBadRequest &&
+		tooLongRE.MatchString(kind+" "+message)
 }
 
-// providerError is the error for what a provider itself reported, with a status of its answer or as an event of its stream.
+// providerError is the error for what a provider itself reported, with a status of its answer or as an event of
+// its stream.
 func providerError(status int, kind, message string, resp *http.Response) *Error {
 	inner := statusOf(kind)
 	if status < 400 {

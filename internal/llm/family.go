@@ -11,8 +11,9 @@ type family struct {
 	thinking string
 }
 
-// families is searched for the longest prefix. The sizes are what the vendors publish; a provider's models list overrides
-// them. Understating one costs an early compaction or a shorter response, overstating one a failed request.
+// families is searched for the longest prefix. The sizes are what the vendors publish; a provider's models list
+// overrides them. Understating one costs an early compaction or a shorter response, overstating one a failed
+// request.
 var families = []family{
 	{"claude-3-haiku", TypeAnthropic, 200_000, 4_096, ThinkingOff},
 	{"claude-3-opus", TypeAnthropic, 200_000, 4_096, ThinkingOff},

@@ -21,9 +21,10 @@ import (
 type Model interface {
 	// Info says what the model is.
 	Info() Info
-	// Generate sends the conversation and returns the whole response. emit, when not nil, is called from the calling goroutine
-	// for each piece of text or reasoning as it arrives. On failure the error is an *Error (or ctx's cause); a partial response
-	// is never returned as a whole one, except after an interrupt by ctx, when the caller discards it.
+	// Generate sends the conversation and returns the whole response. emit, when not nil, is called from the
+	// calling goroutine for each piece of text or reasoning as it arrives. On failure the error is an *Error (or
+	// ctx's cause); a partial response is never returned as a whole one, except after an interrupt by ctx, when
+	// the caller discards it.
 	Generate(ctx context.Context, req Request, emit func(Delta)) (*Response, error)
 }
 
@@ -37,8 +38,9 @@ type Info struct {
 	Alias    string // in the list of models: the entry is this alias of ID
 }
 
-// Request is one model call. History is outboard's conversation; Raw of an assistant message is replayed byte-exact when its
-// Provider is the model's own, else rebuilt from the normalised view with foreign reasoning dropped.
+// Request is one model call. History is outboard's conversation; Raw of an assistant message is replayed
+// byte-exact when its Provider is the model's own, else rebuilt from the normalised view with foreign reasoning
+// dropped.
 type Request struct {
 	Model   string // as configured in the agent, for the script model
 	System  string
@@ -53,16 +55,19 @@ type Request struct {
 	CacheKey string
 	// MaxOutput bounds output tokens; 0 = Info.Output.
 	MaxOutput int64
-	// Attempt is how many attempts of this very call have failed already (State.Attempt). Only the script model looks at it.
+	// Attempt is how many attempts of this very call have failed already (State.Attempt). Only the script model
+	// looks at it.
 	Attempt int
-	// TurnSeq is State.TurnSeq: messages of History with a lower Seq belong to earlier turns. Only the script model looks at it.
+	// TurnSeq is State.TurnSeq: messages of History with a lower Seq belong to earlier turns. Only the script
+	// model looks at it.
 	TurnSeq int64
 	// Purpose is PurposeSummary when History is to be summarised for compaction, else "".
 	Purpose string
 }
 
-// PurposeSummary marks a request for a summary that will replace History (ContextCompacted). The script model answers it with
-// what it needs to go on afterwards; the other models treat it as any request, so the caller appends its instruction.
+// PurposeSummary marks a request for a summary that will replace History (ContextCompacted). The script model
+// answers it with what it needs to go on afterwards; the other models treat it as any request, so the caller
+// appends its instruction.
 const PurposeSummary = "summary"
 
 // Tool is one tool offered to the model.
@@ -89,9 +94,10 @@ type Response struct {
 	Details  json.RawMessage // of a refusal
 }
 
-// Block is one normalised block. Kind is "text" (Text), "thinking" (Text, may be empty) or "tool_use" (ToolUseID, which is not "" and no
-// other call's in Response and History; Name as the model wrote it, "" where it wrote none; Input: a JSON object; where the model wrote
-// none, the other JSON value that it wrote, or its text as a JSON string).
+// Block is one normalised block. Kind is "text" (Text), "thinking" (Text, may be empty) or "tool_use"
+// (ToolUseID, which is not "" and no other call's in Response and History; Name as the model wrote it, "" where
+// it wrote none; Input: a JSON object; where the model wrote none, the other JSON value that it wrote, or its
+// text as a JSON string).
 type Block struct {
 	Kind      string
 	Text      string
@@ -100,7 +106,8 @@ type Block struct {
 	Input     json.RawMessage
 }
 
-// complete reports whether a call has all that makes one. One that does not, at the very end of a response, was cut off there.
+// complete reports whether a call has all that makes one. One that does not, at the very end of a response, was
+// cut off there.
 func (b *Block) complete() bool { return b.Name != "" && isObject(b.Input) }
 
 // Failure kinds of an Error.

@@ -17,7 +17,8 @@ const (
 	toolTokens = 300
 	// imageTokens stands for one image or binary document.
 	imageTokens = 1600
-	// maxCount bounds a count that a provider reports: more than a model reads or writes at once, and no price makes it overflow.
+	// maxCount bounds a count that a provider reports: more than a model reads or writes at once, and no price
+	// makes it overflow.
 	maxCount = 1 << 24
 	// ownTokens is what a provider may add to a prompt by itself, such as its instructions for tools.
 	ownTokens = 8 << 10
@@ -29,10 +30,11 @@ type metered struct {
 	log *slog.Logger
 }
 
-// Metered returns m with the usage of each response complete: its cost, where the model has a price, and a guess where the provider says
-// nothing, since what nobody counts no budget would end. A call that was cut off, or that failed with a part of its answer shown, has a
-// Response with nothing but a usage beside its error: the provider has read the prompt and may bill it.
-// Counts that the request and the response cannot hold are cut to what they can, and counts of nothing are guessed; log is told of each.
+// Metered returns m with the usage of each response complete: its cost, where the model has a price, and a guess
+// where the provider says nothing, since what nobody counts no budget would end. A call that was cut off, or
+// that failed with a part of its answer shown, has a Response with nothing but a usage beside its error: the
+// provider has read the prompt and may bill it. Counts that the request and the response cannot hold are cut to
+// what they can, and counts of nothing are guessed; log is told of each.
 func Metered(m Model, log *slog.Logger) Model { return metered{m, log} }
 
 // Generate implements Model.
@@ -54,7 +56,8 @@ func (c metered) Generate(ctx context.Context, req Request, emit func(Delta)) (*
 	said := *u
 	c.bound(u, &req, max(answerTokens(resp), shown/BytesPerToken))
 	if said != *u && err == nil {
-		c.log.Warn("the model's provider reports a usage that cannot be; another one is charged", "model", c.Info().ID, "reported", said, "charged", *u)
+		c.log.Warn("the model's provider reports a usage that cannot be; another one is charged", "model", c.Info().ID,
+			"reported", said, "charged", *u)
 	}
 	if p := PriceAt(c, req.Speed); p != nil {
 		u.Cost = p.Of(*u)
@@ -62,8 +65,9 @@ func (c metered) Generate(ctx context.Context, req Request, emit func(Delta)) (*
 	return resp, err
 }
 
-// bound makes a usage one that can be. A token is at least a byte, so that a prompt has no more tokens than bytes, and a response no more
-// than was asked for; answer is a guess for what it has at least. Where one side is said to be nothing, it is guessed.
+// bound makes a usage one that can be. A token is at least a byte, so that a prompt has no more tokens than
+// bytes, and a response no more than was asked for; answer is a guess for what it has at least. Where one side
+// is said to be nothing, it is guessed.
 func (c metered) bound(u *outboard.Usage, req *Request, answer int64) {
 	prompt := PromptTokens(req)
 	most := min(BytesPerToken*prompt+toolBytes(req)+ownTokens, maxCount)

@@ -12,7 +12,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Rate is a price in dollars per million tokens, kept in millionths of it: which is billionths of a dollar per thousand tokens.
+// Rate is a price in dollars per million tokens, kept in millionths of it: which is billionths of a dollar per
+// thousand tokens.
 type Rate int64
 
 // UnmarshalText reads dollars.
@@ -38,7 +39,8 @@ func (r Rate) MarshalText() ([]byte, error) {
 // maxRate bounds a price, at 100,000 dollars, so that no product with a number of tokens overflows.
 const maxRate = 100_000 * 1_000_000
 
-// Price is what a model's tokens cost, at list price. Where no price for cache writes is given they cost what other input does.
+// Price is what a model's tokens cost, at list price. Where no price for cache writes is given they cost what
+// other input does.
 type Price struct {
 	Input        Rate  `yaml:"input"`
 	Output       Rate  `yaml:"output"`
@@ -47,7 +49,8 @@ type Price struct {
 	CacheWrite1h *Rate `yaml:"cache_write_1h,omitempty"`
 }
 
-// UnmarshalYAML reads a price, of which input and output must be said: what is left out would be free, and no budget would hold for it.
+// UnmarshalYAML reads a price, of which input and output must be said: what is left out would be free, and no
+// budget would hold for it.
 func (p *Price) UnmarshalYAML(n *yaml.Node) error {
 	type plain Price
 	if err := n.Decode((*plain)(p)); err != nil {
@@ -71,12 +74,14 @@ func (p *Price) Of(u outboard.Usage) outboard.Cost {
 		}
 		return int64(*r)
 	}
-	sum := u.Input*int64(p.Input) + u.Output*int64(p.Output) + u.CacheRead*or(p.CacheRead) + u.CacheWrite5m*or(p.CacheWrite5m) +
+	sum := u.Input*int64(p.Input) + u.Output*int64(p.Output) + u.CacheRead*or(p.CacheRead) +
+		u.CacheWrite5m*or(p.CacheWrite5m) +
 		u.CacheWrite1h*or(p.CacheWrite1h)
 	return outboard.Cost((sum + 999) / 1000)
 }
 
-// Most is the most that a request can cost per token of its prompt: no cache is counted on, and writing one may cost more than not.
+// Most is the most that a request can cost per token of its prompt: no cache is counted on, and writing one may
+// cost more than not.
 func (p *Price) Most() Rate {
 	most := p.Input
 	for _, r := range []*Rate{p.CacheWrite5m, p.CacheWrite1h} {
@@ -112,8 +117,8 @@ func mustPrices() map[string]Price {
 // dated is what a vendor may add to a model's name.
 var dated = regexp.MustCompile(`-(\d{8}|\d{4}-\d{2}-\d{2}|0|latest)$`)
 
-// price is a model's list price: of the configuration, by full id or by name, else of the table, for a vendor's own models. nil when
-// there is none.
+// price is a model's list price: of the configuration, by full id or by name, else of the table, for a vendor's
+// own models. nil when there is none.
 func (r *Registry) price(id, wire, vendor string) *Price {
 	name := id[strings.IndexByte(id, '/')+1:]
 	for _, key := range []string{id, name} {
@@ -132,7 +137,8 @@ func (r *Registry) price(id, wire, vendor string) *Price {
 	return nil
 }
 
-// PriceAt is the list price of a model at a speed, nil where there is none: what is faster costs more, and no table says how much.
+// PriceAt is the list price of a model at a speed, nil where there is none: what is faster costs more, and no
+// table says how much.
 func PriceAt(m Model, speed string) *Price {
 	if speed == "fast" {
 		return nil
@@ -142,6 +148,8 @@ func PriceAt(m Model, speed string) *Price {
 
 // Unpriced is the refusal of a money budget for a model whose cost nobody knows.
 func Unpriced(id string) error {
-	return outboard.Errorf(outboard.Invalid, "model %q has no list price, so money cannot be budgeted for it", id).WithCode("model_not_budgetable").
-		WithHint("give it one in the configuration, in dollars per million tokens: llm: {prices: {%q: {input: 1, output: 5}}}", id)
+	return outboard.Errorf(outboard.Invalid, "model %q has no list price, so money cannot be budgeted for it", id).
+		WithCode("model_not_budgetable").
+		WithHint("give it one in the configuration, in dollars per million tokens: llm: {prices: {%q: {input: 1, "+
+			"output: 5}}}", id)
 }

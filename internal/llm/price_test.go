@@ -16,7 +16,8 @@ func TestPrices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := outboard.Usage{Input: 1_000_000, Output: 1_000_000, CacheRead: 1_000_000, CacheWrite5m: 1_000_000, CacheWrite1h: 1_000_000}
+	u := outboard.Usage{Input: 1_000_000, Output: 1_000_000, CacheRead: 1_000_000, CacheWrite5m: 1_000_000,
+		CacheWrite1h: 1_000_000}
 	for id, want := range map[string]string{
 		"anthropic/claude-opus-5":            "$46.75",
 		"anthropic/claude-opus-4-5-20251101": "$46.75",
@@ -62,7 +63,8 @@ func TestPrices(t *testing.T) {
 
 // If this fails, a price that leaves something out makes it free, and a money budget lets it pass.
 func TestPricesAreWhole(t *testing.T) {
-	for text, ok := range map[string]bool{"{}": false, "{input: 3}": false, "{input: 1, output: }": false, "{output: 3}": false, "{cache_read: 1, output: 2}": false,
+	for text, ok := range map[string]bool{"{}": false, "{input: 3}": false, "{input: 1, output: }": false,
+		"{output: 3}": false, "{cache_read: 1, output: 2}": false,
 		"{input: 0, output: 0}": true, "{input: 3, output: 15, cache_read: 0.3}": true} {
 		var p Price
 		if err := yaml.Unmarshal([]byte(text), &p); (err == nil) != ok {

@@ -11,12 +11,13 @@ import (
 	"github.com/outboard-dev/outboard/internal/text"
 )
 
-// Reasoning is signed or encrypted over what the provider sent, so a response is replayed with the very bytes it came in:
-// escapes, key order, number formats and white space included. Decoding and encoding again would lose some of that (Go turns a
-// lone surrogate into U+FFFD), so raw JSON is cut and joined as bytes here.
+// Reasoning is signed or encrypted over what the provider sent, so a response is replayed with the very bytes it
+// came in: escapes, key order, number formats and white space included. Decoding and encoding again would lose
+// some of that (Go turns a lone surrogate into U+FFFD), so raw JSON is cut and joined as bytes here.
 
-// packRaw makes the Raw of a Response: a JSON string that holds the provider's JSON text. It is a string because encoding an
-// event compacts and escapes an embedded document, and because a database may do the same; the text in a string survives both.
+// packRaw makes the Raw of a Response: a JSON string that holds the provider's JSON text. It is a string because
+// encoding an event compacts and escapes an embedded document, and because a database may do the same; the text
+// in a string survives both.
 func packRaw(text []byte) (json.RawMessage, error) {
 	if !utf8.Valid(text) || !json.Valid(text) {
 		return nil, garbage("the response is not valid JSON")
@@ -98,8 +99,8 @@ func (o *object) set(key string, value []byte) {
 	*o = append(*o, member{key, value})
 }
 
-// setMember returns the text of a JSON object with the value of a key replaced, or the key added at the end. Every other byte
-// stays as it is.
+// setMember returns the text of a JSON object with the value of a key replaced, or the key added at the end.
+// Every other byte stays as it is.
 func setMember(raw []byte, key string, value []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -170,7 +171,8 @@ func (j *joined) literal() []byte {
 // value returns the decoded string.
 func (j *joined) value() string { return decodeString(j.literal()) }
 
-// argumentsText is the text of a tool call's arguments, which wires send as a JSON string and some servers as the value itself.
+// argumentsText is the text of a tool call's arguments, which wires send as a JSON string and some servers as
+// the value itself.
 func argumentsText(raw json.RawMessage) string {
 	if isNull(raw) || isString(raw) {
 		return decodeString(raw)
@@ -178,8 +180,9 @@ func argumentsText(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// toolInput makes a Block's Input of the text of a call's arguments. No text at all stands for {}. A model that wrote something else than
-// a JSON object has made a call all the same: it gets to read that as the call's result, and its turn goes on.
+// toolInput makes a Block's Input of the text of a call's arguments. No text at all stands for {}. A model that
+// wrote something else than a JSON object has made a call all the same: it gets to read that as the call's
+// result, and its turn goes on.
 func toolInput(text string) json.RawMessage {
 	trimmed := bytes.TrimSpace([]byte(text))
 	switch {
@@ -194,8 +197,8 @@ func toolInput(text string) json.RawMessage {
 // isObject reports whether a Block's Input is what a call's arguments have to be.
 func isObject(input json.RawMessage) bool { return len(input) > 0 && input[0] == '{' }
 
-// asObject is an input as it goes back to a model. All wires, and the templates of many servers, want an object and refuse the whole
-// conversation over anything else.
+// asObject is an input as it goes back to a model. All wires, and the templates of many servers, want an object
+// and refuse the whole conversation over anything else.
 func asObject(input json.RawMessage) json.RawMessage {
 	if isObject(input) {
 		return input

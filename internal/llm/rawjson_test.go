@@ -13,7 +13,8 @@ func FuzzSetMember(f *testing.F) {
 	f.Add(`{"a":{"a":1}, "b":[1, 2]}`, "b", `{ "k" : null }`)
 	f.Add(`{"a":1,"a":2}`, "a", `3`)
 	f.Fuzz(func(t *testing.T, text, key, value string) {
-		if !json.Valid([]byte(text)) || !json.Valid([]byte(value)) || len(bytes.TrimSpace([]byte(value))) != len(value) {
+		if !json.Valid([]byte(text)) || !json.Valid([]byte(value)) ||
+			len(bytes.TrimSpace([]byte(value))) != len(value) {
 			return
 		}
 		before, err := parseObject([]byte(text))
@@ -51,9 +52,11 @@ func FuzzSetMember(f *testing.F) {
 
 // If this failed, a stream could crash the server, or a response could be kept that no provider takes back.
 func FuzzChatDeltas(f *testing.F) {
-	f.Add(`{"role":"assistant","content":"a"}`, `{"tool_calls":[{"index":0,"id":"x","function":{"name":"b","arguments":"{}"}}]}`)
+	f.Add(`{"role":"assistant","content":"a"}`,
+		`{"tool_calls":[{"index":0,"id":"x","function":{"name":"b","arguments":"{}"}}]}`)
 	f.Add(`{"reasoning_details":[1, {"a":2}]}`, `{"reasoning_details":[ ],"content":[{"type":"text"}]}`)
-	f.Add(`{"tool_calls":[{"function":{"name":"a","arguments":{"k":1}}},{"id":"y"}]}`, `{"tool_calls":[{"index":null,"function":null}]}`)
+	f.Add(`{"tool_calls":[{"function":{"name":"a","arguments":{"k":1}}},{"id":"y"}]}`,
+		`{"tool_calls":[{"index":null,"function":null}]}`)
 	f.Fuzz(func(t *testing.T, a, b string) {
 		s := chatStream{x: &exchange{endpoint: &endpoint{}}, ids: newCallIDs(nil), finish: "stop"}
 		for _, text := range []string{a, b} {

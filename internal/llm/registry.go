@@ -26,13 +26,15 @@ type Registry struct {
 
 var nameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// NewRegistry checks the configuration and reads the named scripts; a mistake in either is kind Invalid. It dials nobody.
+// NewRegistry checks the configuration and reads the named scripts; a mistake in either is kind Invalid. It
+// dials nobody.
 func NewRegistry(cfg Config) (*Registry, error) {
 	r := &Registry{cfg: cfg, providers: map[string]Provider{}, client: newClient()}
 	r.cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, outboard.ModelIdleTimeout)
 	r.cfg.MaxResponse = cmp.Or(cfg.MaxResponse, outboard.MaxModelOutput)
 	if r.cfg.IdleTimeout < 0 || r.cfg.MaxResponse < 0 || cfg.Scripts.Context < 0 || cfg.Scripts.Output < 0 {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring models: idle_timeout, max_response and sizes must not be negative")
+		return nil, outboard.Errorf(outboard.Invalid, "configuring models: idle_timeout, max_response and sizes "+
+			"must not be negative")
 	}
 	for _, p := range cfg.Providers {
 		if err := checkProvider(p); err != nil {
@@ -56,7 +58,8 @@ func checkProvider(p Provider) error {
 			"use letters, digits, dot, dash and underscore, and not \"script\"", p.Name)
 	}
 	if !slices.Contains([]string{TypeAnthropic, TypeResponses, TypeChat}, p.Type) {
-		return outboard.Errorf(outboard.Invalid, "configuring provider %q: unknown type %q; types are %s, %s, %s", p.Name, p.Type,
+		return outboard.Errorf(outboard.Invalid, "configuring provider %q: unknown type %q; types are %s, %s, %s",
+			p.Name, p.Type,
 			TypeAnthropic, TypeResponses, TypeChat)
 	}
 	if p.BaseURL == "" && p.Type == TypeChat {
@@ -65,21 +68,25 @@ func checkProvider(p Provider) error {
 	if p.BaseURL != "" {
 		u, err := url.Parse(p.BaseURL)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return outboard.Errorf(outboard.Invalid, "configuring provider %q: base_url must be an http or https URL", p.Name)
+			return outboard.Errorf(outboard.Invalid, "configuring provider %q: base_url must be an http or https URL",
+				p.Name)
 		}
 		if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			return outboard.Errorf(outboard.Invalid, "configuring provider %q: base_url must have no user, query or fragment; "+
+			return outboard.Errorf(outboard.Invalid, "configuring provider %q: base_url must have no user, query or "+
+				"fragment; "+
 				"put credentials into api_key or headers", p.Name)
 		}
 	}
 	seen := map[string]bool{}
 	for _, m := range p.Models {
 		if m.Name == "" || seen[m.Name] || m.Context < 0 || m.Output < 0 {
-			return outboard.Errorf(outboard.Invalid, "configuring provider %q: model %q needs a name of its own and sizes that are "+
+			return outboard.Errorf(outboard.Invalid, "configuring provider %q: model %q needs a name of its own and "+
+				"sizes that are "+
 				"not negative", p.Name, m.Name)
 		}
 		if !slices.Contains([]string{"", ThinkingOff, ThinkingAdaptive, ThinkingBudget}, m.Thinking) {
-			return outboard.Errorf(outboard.Invalid, "configuring provider %q: model %q: thinking is %s, %s or %s, not %q", p.Name,
+			return outboard.Errorf(outboard.Invalid, "configuring provider %q: model %q: thinking is %s, %s or %s, "+
+				"not %q", p.Name,
 				m.Name, ThinkingOff, ThinkingAdaptive, ThinkingBudget, m.Thinking)
 		}
 		seen[m.Name] = true
@@ -87,12 +94,14 @@ func checkProvider(p Provider) error {
 	return nil
 }
 
-// checkAliases refuses aliases that could never resolve. A target may still lack a key: Resolve says so when it is used.
+// checkAliases refuses aliases that could never resolve. A target may still lack a key: Resolve says so when it
+// is used.
 func (r *Registry) checkAliases() error {
 	for _, name := range slices.Sorted(maps.Keys(r.cfg.Aliases)) {
 		target := r.cfg.Aliases[name]
 		if _, ok := r.cfg.Aliases[target]; ok {
-			return outboard.Errorf(outboard.Invalid, "configuring models: alias %q names the alias %q; name a model", name, target)
+			return outboard.Errorf(outboard.Invalid, "configuring models: alias %q names the alias %q; name a model",
+				name, target)
 		}
 		if name == "" || target == "" {
 			return outboard.Errorf(outboard.Invalid, "configuring models: alias %q = %q is empty", name, target)
@@ -141,8 +150,8 @@ func (r *Registry) readScripts() error {
 	return nil
 }
 
-// Resolve returns the model that id names: an alias, "provider/model", or a bare name that exactly one provider serves. An
-// unknown id is kind Invalid; its message names the id and what is configured, its hint what to set.
+// Resolve returns the model that id names: an alias, "provider/model", or a bare name that exactly one provider
+// serves. An unknown id is kind Invalid; its message names the id and what is configured, its hint what to set.
 func (r *Registry) Resolve(id string) (Model, error) {
 	if id == "" {
 		return nil, outboard.Errorf(outboard.Invalid, "the model id is empty").WithHint("name a model: %s", r.choices())
@@ -193,7 +202,8 @@ func (r *Registry) resolve(id string) (Model, error) {
 		WithHint("name one: %s", strings.Join(names, ", "))
 }
 
-// vendor says whose own model names a provider takes without listing them: by its wire, or by its name for a compatible one.
+// vendor says whose own model names a provider takes without listing them: by its wire, or by its name for a
+// compatible one.
 func (p Provider) vendor() string {
 	if p.Type == TypeChat {
 		return p.Name
@@ -216,11 +226,13 @@ func (r *Registry) script(name string) (Model, error) {
 		for _, n := range slices.Sorted(maps.Keys(r.scripts)) {
 			have = append(have, "script/"+n)
 		}
-		return nil, outboard.Errorf(outboard.Invalid, "unknown model %q; the scripts are %s", "script/"+name, strings.Join(have, ", ")).
+		return nil, outboard.Errorf(outboard.Invalid, "unknown model %q; the scripts are %s", "script/"+name,
+			strings.Join(have, ", ")).
 			WithHint("put the script into llm.scripts of the configuration, or use script/steps")
 	}
 	id := ProviderScript + "/" + name
-	return &script{name: name, rules: rules, info: Info{ID: id, Provider: ProviderScript, Price: r.price(id, ProviderScript, ""),
+	return &script{name: name, rules: rules, info: Info{ID: id, Provider: ProviderScript,
+		Price:   r.price(id, ProviderScript, ""),
 		Context: cmp.Or(r.cfg.Scripts.Context, scriptContext), Output: cmp.Or(r.cfg.Scripts.Output, scriptOutput)}}, nil
 }
 
@@ -232,7 +244,8 @@ func (r *Registry) model(p Provider, name string) (Model, error) {
 		for _, m := range p.Models {
 			have = append(have, p.Name+"/"+m.Name)
 		}
-		return nil, outboard.Errorf(outboard.Invalid, "unknown model %q; provider %q serves %s", p.Name+"/"+name, p.Name,
+		return nil, outboard.Errorf(outboard.Invalid, "unknown model %q; provider %q serves %s", p.Name+"/"+name,
+			p.Name,
 			cmp.Or(strings.Join(have, ", "), "any model, but the name is empty")).
 			WithHint("add it to the provider's models in the configuration (outboard config show)")
 	}
@@ -259,9 +272,11 @@ func (r *Registry) unknown(id string) error {
 	e := outboard.Errorf(outboard.Invalid, "unknown model %q; configured: %s", id, r.choices())
 	switch familyOf(id).wire {
 	case TypeAnthropic:
-		return e.WithHint("set ANTHROPIC_API_KEY, or add a provider of type anthropic to the configuration (outboard config init)")
+		return e.WithHint("set ANTHROPIC_API_KEY, or add a provider of type anthropic to the configuration " +
+			"(outboard config init)")
 	case TypeResponses:
-		return e.WithHint("set OPENAI_API_KEY, or add a provider of type openai-responses to the configuration (outboard config init)")
+		return e.WithHint("set OPENAI_API_KEY, or add a provider of type openai-responses to the configuration " +
+			"(outboard config init)")
 	}
 	return e.WithHint("write provider/model, or add the model to a provider in the configuration (outboard config init)")
 }
@@ -291,8 +306,8 @@ func (r *Registry) choices() string {
 	return strings.Join(append(out, "script/"+stepsName), ", ")
 }
 
-// Models lists the models that are known by name: the aliases of those that can be used, what providers list, and the scripts. A provider
-// without a list serves more.
+// Models lists the models that are known by name: the aliases of those that can be used, what providers list,
+// and the scripts. A provider without a list serves more.
 func (r *Registry) Models() []Info {
 	var out []Info
 	for _, alias := range slices.Sorted(maps.Keys(r.cfg.Aliases)) {

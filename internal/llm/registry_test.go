@@ -36,8 +36,10 @@ var both = []string{"ANTHROPIC_API_KEY", "ka", "OPENAI_API_KEY", "ko", "OLLAMA_H
 func TestResolve(t *testing.T) {
 	gateway := Provider{Name: "gw", Type: TypeChat, BaseURL: "http://gw.test/v1", Models: []ModelInfo{
 		{Name: "meta/llama", Context: 8000, Output: 1000}, {Name: "shared"}}}
-	second := Provider{Name: "gw2", Type: TypeChat, BaseURL: "http://gw2.test/v1", Models: []ModelInfo{{Name: "shared"}}}
-	cfg := FromEnv(Config{Providers: []Provider{gateway, second}, Aliases: map[string]string{"fast": "gw/shared", "me": "claude-sonnet-5"}}, env(both...))
+	second := Provider{Name: "gw2", Type: TypeChat, BaseURL: "http://gw2.test/v1",
+		Models: []ModelInfo{{Name: "shared"}}}
+	cfg := FromEnv(Config{Providers: []Provider{gateway, second}, Aliases: map[string]string{"fast": "gw/shared",
+		"me": "claude-sonnet-5"}}, env(both...))
 	r := registry(t, cfg)
 	for id, want := range map[string]Info{
 		"anthropic/claude-opus-4-1": {"anthropic/claude-opus-4-1", TypeAnthropic, 200_000, 32_000, nil, ""},
@@ -67,7 +69,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// If this failed, a typo in a model id would be found by a running session, or its author would not learn what to write.
+// If this failed, a typo in a model id would be found by a running session, or its author would not learn what
+// to write.
 func TestResolveErrors(t *testing.T) {
 	withKeys := FromEnv(Config{Providers: []Provider{
 		{Name: "gw", Type: TypeChat, BaseURL: "http://gw.test/", Models: []ModelInfo{{Name: "one"}, {Name: "two"}}},
@@ -79,21 +82,25 @@ func TestResolveErrors(t *testing.T) {
 		id, want, hint string
 	}{
 		{Config{}, "", "the model id is empty", "script/steps"},
-		{Config{}, "claude-sonnet-5", `unknown model "claude-sonnet-5"; configured: script/steps`, "set ANTHROPIC_API_KEY"},
+		{Config{}, "claude-sonnet-5", `unknown model "claude-sonnet-5"; configured: script/steps`,
+			"set ANTHROPIC_API_KEY"},
 		{Config{}, "gpt-5", `unknown model "gpt-5"`, "set OPENAI_API_KEY"},
 		{Config{}, "nonsense", `unknown model "nonsense"`, "outboard config init"},
 		{Config{}, "script/none", `unknown model "script/none"; the scripts are script/steps`, "llm.scripts"},
 		{withKeys, "gw/three", `unknown model "gw/three"; provider "gw" serves gw/one, gw/two`, "models"},
 		{withKeys, "one", `model "one" is served by several providers`, "gw/one, gw2/one"},
-		{withKeys, "nobody/x", `unknown model "nobody/x"; configured: broken, gw/one, gw/two, gw2/one, late/MODEL, anthropic/MODEL`, "provider/model"},
+		{withKeys, "nobody/x",
+			`unknown model "nobody/x"; configured: broken, gw/one, gw/two, gw2/one, late/MODEL, anthropic/MODEL`, "provider/model"},
 		{withKeys, "anthropic/", `unknown model "anthropic/"`, ""},
 		{withKeys, "late/x", `provider "late" has no API key`, "set LATE_KEY"},
 		{withKeys, "broken", `model alias "broken": unknown model "gw/none"`, ""},
-		{Config{Providers: []Provider{{Name: "anthropic", Type: TypeAnthropic}}}, "claude-sonnet-5", `provider "anthropic" has no API key`, "set ANTHROPIC_API_KEY"},
+		{Config{Providers: []Provider{{Name: "anthropic", Type: TypeAnthropic}}}, "claude-sonnet-5",
+			`provider "anthropic" has no API key`, "set ANTHROPIC_API_KEY"},
 	} {
 		_, err := registry(t, c.cfg).Resolve(c.id)
 		e, ok := err.(*outboard.Error)
-		if !ok || e.Kind != outboard.Invalid || !strings.Contains(e.Message, c.want) || !strings.Contains(e.Hint, c.hint) {
+		if !ok || e.Kind != outboard.Invalid || !strings.Contains(e.Message, c.want) ||
+			!strings.Contains(e.Hint, c.hint) {
 			t.Errorf("%q: got %v (hint %q)\nwant %s (hint %s)", c.id, err, hintOf(err), c.want, c.hint)
 		}
 	}
@@ -116,20 +123,26 @@ func TestRegistryErrors(t *testing.T) {
 		return Config{Providers: []Provider{p}}
 	}
 	for want, cfg := range map[string]Config{
-		`"script" cannot be a provider's name`:       change(func(p *Provider) { p.Name = "script" }),
-		`"a/b" cannot be a provider's name`:          change(func(p *Provider) { p.Name = "a/b" }),
-		`unknown type "chat"; types are anthropic`:   change(func(p *Provider) { p.Type = "chat" }),
-		"base_url is missing":                        change(func(p *Provider) { p.BaseURL = "" }),
-		"base_url must be an http or https URL":      change(func(p *Provider) { p.BaseURL = "p.test" }),
-		"base_url must have no user":                 change(func(p *Provider) { p.BaseURL = "http://user:secret@p.test/" }),
-		"needs a name of its own":                    change(func(p *Provider) { p.Models = []ModelInfo{{Name: "a"}, {Name: "a"}} }),
-		`thinking is off, adaptive or budget, not "`: change(func(p *Provider) { p.Models = []ModelInfo{{Name: "a", Thinking: "yes"}} }),
-		`provider "p" is given twice`:                {Providers: []Provider{ok, ok}},
-		`alias "a" names the alias "b"`:              {Aliases: map[string]string{"a": "b", "b": "p/x"}},
-		`alias "a" = "" is empty`:                    {Aliases: map[string]string{"a": ""}},
-		"must not be negative":                       {IdleTimeout: -1},
-		`"steps" cannot be a script's name`:          {Scripts: Scripts{Inline: map[string]string{"steps": "[]"}}},
-		"reading scripts: open":                      {Scripts: Scripts{Dir: filepath.Join(t.TempDir(), "none")}},
+		`"script" cannot be a provider's name`:     change(func(p *Provider) { p.Name = "script" }),
+		`"a/b" cannot be a provider's name`:        change(func(p *Provider) { p.Name = "a/b" }),
+		`unknown type "chat"; types are anthropic`: change(func(p *Provider) { p.Type = "chat" }),
+		"base_url is missing":                      change(func(p *Provider) { p.BaseURL = "" }),
+		"base_url must be an http or https URL":    change(func(p *Provider) { p.BaseURL = "p.test" }),
+		"base_url must have no user":               change(func(p *Provider) { p.BaseURL = "http://user:secret@p.test/" }),
+		"needs a name of its own": change(func(p *Provider) {
+			p.Models = []ModelInfo{{Name: "a"},
+				{Name: "a"}}
+		}),
+		`thinking is off, adaptive or budget, not "`: change(func(p *Provider) {
+			p.Models = []ModelInfo{{Name: "a",
+				Thinking: "yes"}}
+		}),
+		`provider "p" is given twice`:       {Providers: []Provider{ok, ok}},
+		`alias "a" names the alias "b"`:     {Aliases: map[string]string{"a": "b", "b": "p/x"}},
+		`alias "a" = "" is empty`:           {Aliases: map[string]string{"a": ""}},
+		"must not be negative":              {IdleTimeout: -1},
+		`"steps" cannot be a script's name`: {Scripts: Scripts{Inline: map[string]string{"steps": "[]"}}},
+		"reading scripts: open":             {Scripts: Scripts{Dir: filepath.Join(t.TempDir(), "none")}},
 	} {
 		_, err := NewRegistry(cfg)
 		if outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), want) {
@@ -168,17 +181,20 @@ func TestFromEnv(t *testing.T) {
 		}
 		return Provider{}
 	}
-	c := FromEnv(Config{}, env("ANTHROPIC_API_KEY", "k", "ANTHROPIC_BASE_URL", "http://127.0.0.1:1/", "OUTBOARD_ANTHROPIC_BASE_URL", "http://up.test/"))
+	c := FromEnv(Config{}, env("ANTHROPIC_API_KEY", "k", "ANTHROPIC_BASE_URL", "http://127.0.0.1:1/",
+		"OUTBOARD_ANTHROPIC_BASE_URL", "http://up.test/"))
 	if p := find(c, "anthropic"); p.BaseURL != "http://up.test/" || p.APIKey.Reveal() != "k" {
 		t.Errorf("anthropic is %q with key %q", p.BaseURL, p.APIKey.Reveal())
 	}
-	for base, kind := range map[string]string{"": TypeResponses, "https://api.openai.com/v1": TypeResponses, "http://vllm.test/v1": TypeChat} {
+	for base, kind := range map[string]string{"": TypeResponses, "https://api.openai.com/v1": TypeResponses,
+		"http://vllm.test/v1": TypeChat} {
 		if p := find(FromEnv(Config{}, env("OPENAI_API_KEY", "k", "OPENAI_BASE_URL", base)), "openai"); p.Type != kind {
 			t.Errorf("base %q makes type %q, want %q", base, p.Type, kind)
 		}
 	}
-	for host, url := range map[string]string{"0.0.0.0": "http://127.0.0.1:11434/v1", "box:99": "http://box:99/v1", "https://o.test/x/": "https://o.test:11434/x/v1",
-		"http://[::]:7": "http://127.0.0.1:7/v1"} {
+	for host, url := range map[string]string{"0.0.0.0": "http://127.0.0.1:11434/v1", "box:99": "http://box:99/v1",
+		"https://o.test/x/": "https://o.test:11434/x/v1",
+		"http://[::]:7":     "http://127.0.0.1:7/v1"} {
 		if p := find(FromEnv(Config{}, env("OLLAMA_HOST", host)), "ollama"); p.BaseURL != url {
 			t.Errorf("OLLAMA_HOST %q is %q, want %q", host, p.BaseURL, url)
 		}
@@ -186,7 +202,8 @@ func TestFromEnv(t *testing.T) {
 	mine := Config{Providers: []Provider{{Name: "anthropic", Type: TypeAnthropic, BaseURL: "http://mine.test/"},
 		{Name: "openai", Type: TypeResponses}, {Name: "gw", Type: TypeChat, BaseURL: "http://gw.test/", KeyEnv: "GW"}}}
 	c = FromEnv(mine, env("ANTHROPIC_API_KEY", "ka", "OPENAI_API_KEY", "ko", "GW", "kg"))
-	if got := find(c, "anthropic").APIKey.Reveal() + "," + find(c, "openai").APIKey.Reveal() + "," + find(c, "gw").APIKey.Reveal(); got != ",ko,kg" {
+	if got := find(c, "anthropic").APIKey.Reveal() + "," + find(c, "openai").APIKey.Reveal() + "," + find(c, "gw").
+		APIKey.Reveal(); got != ",ko,kg" {
 		t.Errorf("keys are %q, want none for the configured server", got)
 	}
 	if len(c.Providers) != 3 || !mine.Providers[1].APIKey.IsZero() {
@@ -196,13 +213,15 @@ func TestFromEnv(t *testing.T) {
 
 // If this failed, a key could end in a log, an error or a dump of the configuration.
 func TestSecretsDoNotShow(t *testing.T) {
-	p := Provider{Name: "p", APIKey: Key{Secret: NewSecret(testKey)}, Headers: map[string]Secret{"X": NewSecret(testKey)}}
+	p := Provider{Name: "p", APIKey: Key{Secret: NewSecret(testKey)},
+		Headers: map[string]Secret{"X": NewSecret(testKey)}}
 	j, _ := json.Marshal(p)
 	y, _ := yaml.Marshal(p)
 	var log strings.Builder
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "provider", p, "key", p.APIKey)
 	hidden := struct{ p Provider }{p}
-	all := fmt.Sprintf("%v %+v %#v ", hidden, hidden, hidden) + fmt.Sprintf("%v %+v %#v %s %q %x %s %s %s", p, p, p, p.APIKey, p.APIKey, p.APIKey.String(), j, y, log.String())
+	all := fmt.Sprintf("%v %+v %#v ", hidden, hidden, hidden) + fmt.Sprintf("%v %+v %#v %s %q %x %s %s %s", p, p, p,
+		p.APIKey, p.APIKey, p.APIKey.String(), j, y, log.String())
 	if strings.Contains(all, testKey) || strings.Contains(all, fmt.Sprintf("%x", testKey)) {
 		t.Errorf("the key shows: %s", all)
 	}

@@ -32,8 +32,8 @@ func logged(t *testing.T, resp *Response, seq int64) *outboard.Message {
 	return m
 }
 
-// oddAnthropic is a message with everything that decoding and encoding again would change: escapes, a lone surrogate, a pair
-// split over two deltas, HTML characters, white space, key order and number formats.
+// oddAnthropic is a message with everything that decoding and encoding again would change: escapes, a lone
+// surrogate, a pair split over two deltas, HTML characters, white space, key order and number formats.
 var oddAnthropic = []string{
 	`{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","content":[],"model":"m","usage":{"input_tokens":3,"cache_creation_input_tokens":30,"cache_read_input_tokens":40,"cache_creation":{"ephemeral_5m_input_tokens":10,"ephemeral_1h_input_tokens":20},"output_tokens":1}}}`,
 	`{"type":"content_block_start","index":0,"content_block":{ "type": "thinking", "thinking" : "" ,"signature":""}}`,
@@ -114,9 +114,11 @@ func TestReplayIsByteExact(t *testing.T) {
 		{TypeAnthropic, "claude-sonnet-5", oddAnthropic, `"content":` + oddAnthropicBack + "}",
 			"thinking a <b> <c> & éé 😀 \uFFFD / \u2028 end | thinking  | text I \"look\"\tat it. | " +
 				`toolu_A bash {"z": 1.50, "command": "echo \u003c<&", "a":"\ud800", "n":12345678901234567890} | toolu_B list {} -> tool_use`,
-			"a <b> <c> & éé \uFFFD\uFFFD \uFFFD / \u2028 end", outboard.Usage{Input: 3, Output: 50, CacheRead: 40, CacheWrite5m: 10, CacheWrite1h: 20}},
+			"a <b> <c> & éé \uFFFD\uFFFD \uFFFD / \u2028 end", outboard.Usage{Input: 3, Output: 50, CacheRead: 40,
+				CacheWrite5m: 10, CacheWrite1h: 20}},
 		{TypeResponses, "gpt-5", oddResponses, "," + oddItems + "," + oddMessage + "," + oddCall + ",",
-			"thinking A <plan> \uFFFD | text I <look> & é. | " + `call_A bash {"z": 1.50, "command":"a\u003c<"} -> tool_use`,
+			"thinking A <plan> \uFFFD | text I <look> & é. | " +
+				`call_A bash {"z": 1.50, "command":"a\u003c<"} -> tool_use`,
 			"A <plan> ", outboard.Usage{Input: 30, Output: 50, CacheRead: 60, CacheWrite5m: 10}},
 		{TypeChat, "llama", oddChat, "," + oddChatBack + ",",
 			"thinking hm 😀 \uFFFD <x> < | text I look & see. | " +
@@ -145,7 +147,8 @@ func TestReplayIsByteExact(t *testing.T) {
 			msg.Model = "test/" + c.model
 			result := &outboard.Message{Role: "tool", Seq: 3}
 			for _, u := range msg.Uses {
-				result.Results = append(result.Results, outboard.ToolResult{ToolUseID: u.ID, Content: []outboard.Content{outboard.Text("ok")}})
+				result.Results = append(result.Results, outboard.ToolResult{ToolUseID: u.ID,
+					Content: []outboard.Content{outboard.Text("ok")}})
 			}
 			req.History = append(req.History, msg, result)
 			if _, err := m.Generate(t.Context(), req, nil); err == nil {
@@ -166,7 +169,8 @@ func TestReplayIsByteExact(t *testing.T) {
 				t.Fatal("the third reply is an error, but none came")
 			}
 			body := string(s.body(2))
-			if strings.Contains(body, c.back) || strings.Contains(body, "signature") || strings.Contains(body, "encrypted_content\":\"") ||
+			if strings.Contains(body, c.back) || strings.Contains(body, "signature") ||
+				strings.Contains(body, "encrypted_content\":\"") ||
 				strings.Contains(body, "reasoning_content") || !strings.Contains(body, "bash") {
 				t.Errorf("a foreign message went back with its reasoning: %s", body)
 			}
@@ -185,8 +189,10 @@ func TestReplayFromABlob(t *testing.T) {
 	ref := outboard.BlobRef{Digest: "d1", Size: int64(len(raw))}
 	req := hello()
 	req.Load = loader(map[string]string{"d1": string(raw)})
-	req.History = append(req.History, &outboard.Message{Role: "assistant", Seq: 2, Provider: TypeAnthropic, RawBlob: &ref},
-		&outboard.Message{Role: "user", Seq: 3, Content: []outboard.Content{{Type: "text", Blob: &outboard.BlobRef{Digest: "d2"}}}})
+	req.History = append(req.History, &outboard.Message{Role: "assistant", Seq: 2, Provider: TypeAnthropic,
+		RawBlob: &ref},
+		&outboard.Message{Role: "user", Seq: 3,
+			Content: []outboard.Content{{Type: "text", Blob: &outboard.BlobRef{Digest: "d2"}}}})
 	if _, err := m.Generate(t.Context(), req, nil); outboard.KindOf(err) != outboard.NotFound {
 		t.Errorf("got %v, want the loader's not found", err)
 	}
@@ -199,7 +205,8 @@ func TestReplayFromABlob(t *testing.T) {
 	}
 }
 
-// If this failed, a response cut in the middle of a call's arguments would make a call nobody asked for, or none of its text.
+// If this failed, a response cut in the middle of a call's arguments would make a call nobody asked for, or none
+// of its text.
 func TestCutToolCalls(t *testing.T) {
 	for _, c := range []struct {
 		kind, model string
@@ -228,7 +235,8 @@ func TestCutToolCalls(t *testing.T) {
 				}
 				return out
 			}
-			m := remote(t, c.kind, c.model, newServer(t, stream(fill(c.short)...), stream(fill(c.filter)...), stream(fill(c.full)...)))
+			m := remote(t, c.kind, c.model, newServer(t, stream(fill(c.short)...), stream(fill(c.filter)...),
+				stream(fill(c.full)...)))
 			for _, stop := range []string{"max_tokens", "refusal"} {
 				resp, err := m.Generate(t.Context(), hello(), nil)
 				if err != nil {
@@ -274,11 +282,14 @@ func TestChatTakesWhatServersSend(t *testing.T) {
 		{"two names for reasoning", []string{
 			`{"choices":[{"index":0,"delta":{"reasoning":"hm","reasoning_content":"hm"}}]}`,
 			`{"choices":[{"index":0,"delta":{"content":"ok","tool_calls":null},"finish_reason":"stop"}]}`}, `thinking hm | text ok -> end_turn`},
-		{"a filter", []string{`{"choices":[{"index":0,"delta":{"content":"no"},"finish_reason":"content_filter"}]}`}, `text no -> refusal`},
-		{"a refusal", []string{`{"choices":[{"index":0,"delta":{"refusal":"I won't."},"finish_reason":"stop"}]}`}, `text I won't. -> refusal`},
+		{"a filter", []string{`{"choices":[{"index":0,"delta":{"content":"no"},"finish_reason":"content_filter"}]}`},
+			`text no -> refusal`},
+		{"a refusal", []string{`{"choices":[{"index":0,"delta":{"refusal":"I won't."},"finish_reason":"stop"}]}`},
+			`text I won't. -> refusal`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			resp, err := remote(t, TypeChat, "llama", newServer(t, stream(c.events...))).Generate(t.Context(), hello(), nil)
+			resp, err := remote(t, TypeChat, "llama", newServer(t, stream(c.events...))).
+				Generate(t.Context(), hello(), nil)
 			if err != nil {
 				t.Fatalf("generating: %v", err)
 			}
@@ -287,11 +298,12 @@ func TestChatTakesWhatServersSend(t *testing.T) {
 	}
 }
 
-// If this failed, a response that was cut in its reasoning, or has text that says nothing, would go back as it came, and its provider refuse
-// the conversation for good.
+// If this failed, a response that was cut in its reasoning, or has text that says nothing, would go back as it
+// came, and its provider refuse the conversation for good.
 func TestBlocksThatCannotGoBack(t *testing.T) {
 	block := func(i int, start string) []string {
-		return []string{fmt.Sprintf(`{"type":"content_block_start","index":%d,"content_block":%s}`, i, start), fmt.Sprintf(`{"type":"content_block_stop","index":%d}`, i)}
+		return []string{fmt.Sprintf(`{"type":"content_block_start","index":%d,"content_block":%s}`, i, start),
+			fmt.Sprintf(`{"type":"content_block_stop","index":%d}`, i)}
 	}
 	const thinking, redacted = `{"type":"thinking","thinking":"hm","signature":""}`, `{"type":"redacted_thinking","data":"d"}`
 	const call = `{"type":"tool_use","id":"c1","name":"ticket","input":{}}`
@@ -300,10 +312,15 @@ func TestBlocksThatCannotGoBack(t *testing.T) {
 		blocks           []string
 	}{
 		{"reasoning only", "max_tokens", `[{"text":"(no text)","type":"text"}]`, []string{redacted, thinking}},
-		{"reasoning last", "end_turn", `[{"type":"text","text":"Now."}]`, []string{`{"type":"text","text":"Now."}`, thinking}},
-		{"reasoning before a cut call", "refusal", `[{"type":"text","text":"Now."}]`, []string{`{"type":"text","text":"Now."}`, thinking, `{"type":"tool_use","id":"c1","name":"ticket","input":"{"}`}},
-		{"reasoning before a call", "tool_use", `[` + redacted + `,` + thinking + `,` + call + `]`, []string{redacted, thinking, call}},
-		{"empty text", "tool_use", `[` + thinking + `,` + call + `]`, []string{thinking, `{"type":"text","text":""}`, `{"type":"text","text":"\n\n"}`, call}},
+		{"reasoning last", "end_turn", `[{"type":"text","text":"Now."}]`,
+			[]string{`{"type":"text","text":"Now."}`, thinking}},
+		{"reasoning before a cut call", "refusal", `[{"type":"text","text":"Now."}]`,
+			[]string{`{"type":"text","text":"Now."}`, thinking,
+				`{"type":"tool_use","id":"c1","name":"ticket","input":"{"}`}},
+		{"reasoning before a call", "tool_use", `[` + redacted + `,` + thinking + `,` + call + `]`,
+			[]string{redacted, thinking, call}},
+		{"empty text", "tool_use", `[` + thinking + `,` + call + `]`, []string{thinking, `{"type":"text","text":""}`,
+			`{"type":"text","text":"\n\n"}`, call}},
 		{"nothing", "end_turn", `[{"text":"(no text)","type":"text"}]`, []string{`{"type":"text","text":""}`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -311,7 +328,8 @@ func TestBlocksThatCannotGoBack(t *testing.T) {
 			for i, b := range c.blocks {
 				events = append(events, block(i, b)...)
 			}
-			events = append(events, fmt.Sprintf(`{"type":"message_delta","delta":{"stop_reason":%q}}`, c.stop), `{"type":"message_stop"}`)
+			events = append(events, fmt.Sprintf(`{"type":"message_delta","delta":{"stop_reason":%q}}`, c.stop),
+				`{"type":"message_stop"}`)
 			s := newServer(t, stream(events...), stream(wires[0].hello...))
 			m := remote(t, TypeAnthropic, "claude-sonnet-5", s)
 			resp, err := m.Generate(t.Context(), hello(), nil)
@@ -319,7 +337,8 @@ func TestBlocksThatCannotGoBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			req := hello()
-			req.History = append(req.History, logged(t, resp, 2), &outboard.Message{Role: "user", Content: []outboard.Content{outboard.Text("Go on.")}})
+			req.History = append(req.History, logged(t, resp, 2), &outboard.Message{Role: "user",
+				Content: []outboard.Content{outboard.Text("Go on.")}})
 			if _, err := m.Generate(t.Context(), req, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -339,15 +358,23 @@ func TestBrokenMessages(t *testing.T) {
 		want        string
 	}{
 		{TypeAnthropic, "claude-sonnet-5", []string{`{"type":"message_stop"}`}, "comes before message_start"},
-		{TypeAnthropic, "claude-sonnet-5", []string{start, `{"type":"content_block_start","index":3,"content_block":{"type":"text","text":""}}`}, "block 3 comes after 0 blocks"},
-		{TypeAnthropic, "claude-sonnet-5", []string{start, `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"x"}}`}, "block 0, which is not open"},
-		{TypeAnthropic, "claude-sonnet-5", []string{start, `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":"` + "\xff" + `"}}`,
-			`{"type":"message_stop"}`}, "not valid JSON"},
-		{TypeResponses, "gpt-5", []string{`{"type":"response.failed","response":{"status":"failed","error":{"code":"rate_limit_exceeded","message":"slow"}}}`}, "429 rate_limit_exceeded: slow"},
-		{TypeResponses, "gpt-5", []string{`{"type":"error","code":"server_error","message":"oops","param":null,"sequence_number":3}`}, "500 server_error: oops"},
-		{TypeChat, "llama", []string{`{"choices":[{"index":0,"delta":{"tool_calls":{"a":1}}}]}`}, "tool_calls is no list"},
+		{TypeAnthropic, "claude-sonnet-5",
+			[]string{start, `{"type":"content_block_start","index":3,"content_block":{"type":"text","text":""}}`}, "block 3 comes after 0 blocks"},
+		{TypeAnthropic, "claude-sonnet-5",
+			[]string{start, `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"x"}}`}, "block 0, which is not open"},
+		{TypeAnthropic, "claude-sonnet-5",
+			[]string{start, `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":"` + "\xff" +
+				`"}}`,
+				`{"type":"message_stop"}`}, "not valid JSON"},
+		{TypeResponses, "gpt-5",
+			[]string{`{"type":"response.failed","response":{"status":"failed","error":{"code":"rate_limit_exceeded","message":"slow"}}}`}, "429 rate_limit_exceeded: slow"},
+		{TypeResponses, "gpt-5",
+			[]string{`{"type":"error","code":"server_error","message":"oops","param":null,"sequence_number":3}`}, "500 server_error: oops"},
+		{TypeChat, "llama", []string{`{"choices":[{"index":0,"delta":{"tool_calls":{"a":1}}}]}`},
+			"tool_calls is no list"},
 		{TypeChat, "llama", []string{`{"error":"model crashed"}`}, "500: model crashed"},
-		{TypeChat, "llama", []string{`{"error":{"message":"busy","type":"server_error","code":503}}`}, "500 server_error: busy"},
+		{TypeChat, "llama", []string{`{"error":{"message":"busy","type":"server_error","code":503}}`},
+			"500 server_error: busy"},
 		{TypeChat, "llama", []string{`[1,2]`}, "model test/llama: "},
 	} {
 		m := remote(t, c.kind, c.model, newServer(t, stream(c.events...)))
@@ -362,16 +389,19 @@ func TestRefusal(t *testing.T) {
 	events := []string{oddAnthropic[0],
 		`{"type":"message_delta","delta":{"stop_reason":"refusal","stop_details":{"type":"refusal","category":"cyber","explanation":"no"}},"usage":{"input_tokens":9,"output_tokens":2}}`,
 		`{"type":"message_stop"}`}
-	resp, err := remote(t, TypeAnthropic, "claude-sonnet-5", newServer(t, stream(events...))).Generate(t.Context(), hello(), nil)
+	resp, err := remote(t, TypeAnthropic, "claude-sonnet-5", newServer(t, stream(events...))).
+		Generate(t.Context(), hello(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp.Stop != "refusal" || string(resp.Details) != `{"type":"refusal","category":"cyber","explanation":"no"}` || resp.Usage.Input != 9 {
+	if resp.Stop != "refusal" || string(resp.Details) != `{"type":"refusal","category":"cyber","explanation":"no"}` ||
+		resp.Usage.Input != 9 {
 		t.Errorf("got stop %q, details %s, usage %+v", resp.Stop, resp.Details, resp.Usage)
 	}
 	// An empty response leaves nothing to replay: it is left out, and the conversation stays well-formed.
 	req := hello()
-	req.History = append(req.History, logged(t, resp, 2), &outboard.Message{Role: "user", Seq: 3, Content: []outboard.Content{outboard.Text("Why?")}})
+	req.History = append(req.History, logged(t, resp, 2), &outboard.Message{Role: "user", Seq: 3,
+		Content: []outboard.Content{outboard.Text("Why?")}})
 	s := newServer(t, status(400, `{}`))
 	if _, err := remote(t, TypeAnthropic, "claude-sonnet-5", s).Generate(t.Context(), req, nil); err == nil {
 		t.Error("the reply is an error, but none came")
@@ -386,7 +416,8 @@ func TestEnvironmentDoesNotReachTheSDKs(t *testing.T) {
 	for _, name := range []string{"ANTHROPIC_BASE_URL", "OPENAI_BASE_URL"} {
 		t.Setenv(name, "http://192.0.2.1:1/")
 	}
-	for _, name := range []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY", "OPENAI_ORG_ID", "ANTHROPIC_CUSTOM_HEADERS"} {
+	for _, name := range []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY", "OPENAI_ORG_ID",
+		"ANTHROPIC_CUSTOM_HEADERS"} {
 		t.Setenv(name, "X-Leaked: leaked")
 	}
 	for _, w := range wires {
@@ -398,7 +429,8 @@ func TestEnvironmentDoesNotReachTheSDKs(t *testing.T) {
 		if _, err := m.Generate(t.Context(), hello(), nil); err != nil {
 			t.Fatalf("%s: %v", w.kind, err)
 		}
-		if h := s.headers[0]; h.Get("X-Gateway") != "pass" || strings.Contains(strings.ToLower(headerText(h)), "leaked") {
+		if h := s.headers[0]; h.Get("X-Gateway") != "pass" || strings.Contains(strings.ToLower(headerText(h)),
+			"leaked") {
 			t.Errorf("%s: headers %v", w.kind, h)
 		}
 	}

@@ -22,32 +22,41 @@ func loader(blobs map[string]string) func(context.Context, outboard.BlobRef) ([]
 // fullRequest has every role, content type and setting.
 func fullRequest() Request {
 	text := func(s string) []outboard.Content { return []outboard.Content{outboard.Text(s)} }
-	image := outboard.Content{Type: "image", Source: &outboard.Source{Type: "base64", MediaType: "image/png", Data: "iVBORw0="}}
+	image := outboard.Content{Type: "image", Source: &outboard.Source{Type: "base64", MediaType: "image/png",
+		Data: "iVBORw0="}}
 	return Request{
 		System: "You are a careful engineer.", Effort: "high", Speed: "fast", Geo: "eu", CacheKey: "sthr_1",
 		Tools: []Tool{
-			{"bash", "Run <a> command.", json.RawMessage(`{"type":"object","properties":{"zeta":{"type":"string"},"command":{"type":"string"}},"required":["command"]}`)},
+			{"bash", "Run <a> command.",
+				json.RawMessage(`{"type":"object","properties":{"zeta":{"type":"string"},"command":{"type":"string"}},"required":["command"]}`)},
 			{"list", "List.", json.RawMessage(`{"type":"object","properties":{}}`)}},
-		Load: loader(map[string]string{"img": "\x89PNG", "txt": "a long note", "big": "long user text", "in": `{"command":"long"}`}),
+		Load: loader(map[string]string{"img": "\x89PNG", "txt": "a long note", "big": "long user text",
+			"in": `{"command":"long"}`}),
 		History: []*outboard.Message{
 			{Role: "summary", Seq: 1, Content: text("Earlier we met.")},
 			{Role: "user", Seq: 2, Content: []outboard.Content{outboard.Text("Look at these."), image,
 				{Type: "image", Source: &outboard.Source{Type: "url", URL: "https://example.com/a.png"}},
-				{Type: "document", Title: "Note", Context: "from a friend", Citations: true, Source: &outboard.Source{Type: "text", MediaType: "text/plain", Data: "dear all"}},
-				{Type: "document", Title: "paper.pdf", Source: &outboard.Source{Type: "base64", MediaType: "application/pdf", Data: "JVBERi0="}},
+				{Type: "document", Title: "Note", Context: "from a friend", Citations: true,
+					Source: &outboard.Source{Type: "text", MediaType: "text/plain", Data: "dear all"}},
+				{Type: "document", Title: "paper.pdf", Source: &outboard.Source{Type: "base64",
+					MediaType: "application/pdf", Data: "JVBERi0="}},
 				{Type: "document", Source: &outboard.Source{Type: "url", URL: "https://example.com/b.pdf"}},
-				{Type: "document", Source: &outboard.Source{Type: "blob", MediaType: "text/plain", Encoding: "text", Blob: &outboard.BlobRef{Digest: "txt"}}},
-				{Type: "image", Source: &outboard.Source{Type: "blob", MediaType: "image/png", Encoding: "base64", Blob: &outboard.BlobRef{Digest: "img"}}},
+				{Type: "document", Source: &outboard.Source{Type: "blob", MediaType: "text/plain", Encoding: "text",
+					Blob: &outboard.BlobRef{Digest: "txt"}}},
+				{Type: "image", Source: &outboard.Source{Type: "blob", MediaType: "image/png", Encoding: "base64",
+					Blob: &outboard.BlobRef{Digest: "img"}}},
 				{Type: "image", Source: &outboard.Source{Type: "file", File: "file_01x"}},
 				{Type: "search_result", Title: "Found", Text: "https://example.com/c", Parts: text("the text")},
 				{Type: "text", Blob: &outboard.BlobRef{Digest: "big"}}, outboard.Text(" ")}},
 			{Role: "system", Seq: 3, Content: text("Be brief.")},
-			{Role: "assistant", Seq: 4, Provider: "script", Model: "script/steps", Content: text("Looking."), Uses: []outboard.ToolUse{
-				{ID: "toolu_1_1", Name: "bash", Input: json.RawMessage(`{"command":"ls <x>"}`)},
-				{ID: "functions.list:1 which is odd", Name: "list"},
-				{ID: "toolu_1_3", Name: "bash", Blob: &outboard.BlobRef{Digest: "in"}}}},
+			{Role: "assistant", Seq: 4, Provider: "script", Model: "script/steps", Content: text("Looking."),
+				Uses: []outboard.ToolUse{
+					{ID: "toolu_1_1", Name: "bash", Input: json.RawMessage(`{"command":"ls <x>"}`)},
+					{ID: "functions.list:1 which is odd", Name: "list"},
+					{ID: "toolu_1_3", Name: "bash", Blob: &outboard.BlobRef{Digest: "in"}}}},
 			{Role: "tool", Seq: 5, Results: []outboard.ToolResult{
-				{ToolUseID: "functions.list:1 which is odd", Content: []outboard.Content{outboard.Text("a picture:"), image}},
+				{ToolUseID: "functions.list:1 which is odd", Content: []outboard.Content{outboard.Text("a picture:"),
+					image}},
 				{ToolUseID: "toolu_1_1", IsError: true, Content: text("no such file")},
 				{ToolUseID: "gone", Content: text("an orphan")}}},
 			{Role: "note", Seq: 6, Content: text("The sandbox was lost.")},

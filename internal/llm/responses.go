@@ -18,8 +18,8 @@ import (
 // openAIBase is the vendor's own server.
 const openAIBase = "https://api.openai.com/v1/"
 
-// responsesModel speaks OpenAI Responses. Nothing is stored at the provider: reasoning comes encrypted and goes back with the
-// conversation.
+// responsesModel speaks OpenAI Responses. Nothing is stored at the provider: reasoning comes encrypted and goes
+// back with the conversation.
 type responsesModel struct{ endpoint }
 
 // Generate implements Model.
@@ -31,7 +31,8 @@ func (m *responsesModel) Generate(ctx context.Context, req Request, emit func(De
 		return nil, x.fail(err, openAIError)
 	}
 	service := responses.NewResponseService(x.openAIOptions()...)
-	stream := service.NewStreaming(x.ctx, responses.ResponseNewParams{}, option.WithRequestBody("application/json", body))
+	stream := service.NewStreaming(x.ctx, responses.ResponseNewParams{},
+		option.WithRequestBody("application/json", body))
 	defer stream.Close()
 	acc := responsesStream{x: x, ids: newCallIDs(req.History)}
 	for stream.Next() {
@@ -114,7 +115,8 @@ func (m *responsesModel) body(ctx context.Context, req Request) ([]byte, error) 
 	}
 	if m.thinking != ThinkingOff {
 		p.Include = []responses.ResponseIncludable{responses.ResponseIncludableReasoningEncryptedContent}
-		p.Reasoning = shared.ReasoningParam{Effort: shared.ReasoningEffort(req.Effort), Summary: shared.ReasoningSummaryAuto}
+		p.Reasoning = shared.ReasoningParam{Effort: shared.ReasoningEffort(req.Effort),
+			Summary: shared.ReasoningSummaryAuto}
 	}
 	if req.Speed == "fast" {
 		p.ServiceTier = responses.ResponseNewParamsServiceTierPriority
@@ -178,7 +180,8 @@ func joinList(items [][]byte) []byte {
 }
 
 // assistant is the output items of a response: as they came, or rebuilt without reasoning.
-func (m *responsesModel) assistant(ctx context.Context, req Request, msg *outboard.Message) (items [][]byte, exact bool, err error) {
+func (m *responsesModel) assistant(ctx context.Context, req Request,
+	msg *outboard.Message) (items [][]byte, exact bool, err error) {
 	if m.replays(msg) {
 		raw, err := unpackRaw(ctx, req, *msg)
 		if err != nil {
@@ -194,7 +197,8 @@ func (m *responsesModel) assistant(ctx context.Context, req Request, msg *outboa
 	}
 	var list []responses.ResponseInputItemUnionParam
 	for _, p := range parts {
-		list = append(list, responses.ResponseInputItemParamOfMessage(p.plain(), responses.EasyInputMessageRoleAssistant))
+		list = append(list, responses.ResponseInputItemParamOfMessage(p.plain(),
+			responses.EasyInputMessageRoleAssistant))
 	}
 	for _, u := range msg.Uses {
 		in, err := useInput(ctx, req, u)
@@ -238,7 +242,8 @@ func (m *responsesModel) user(ctx context.Context, req Request, e entry, exact b
 }
 
 // result is a tool's output: text, or a list when there is more than text. The wire has no flag for an error.
-func (m *responsesModel) result(ctx context.Context, req Request, r outboard.ToolResult, exact bool) (responses.ResponseInputItemUnionParam, error) {
+func (m *responsesModel) result(ctx context.Context, req Request, r outboard.ToolResult,
+	exact bool) (responses.ResponseInputItemUnionParam, error) {
 	parts, err := load(ctx, req, r.Content)
 	if err != nil {
 		return responses.ResponseInputItemUnionParam{}, err

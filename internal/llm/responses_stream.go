@@ -115,8 +115,9 @@ func (s *responsesStream) response() (*Response, error) {
 	return r, err
 }
 
-// cut reports whether an item is a call that the end of the response cut off, so that nobody is told of it: by the limit on output, or
-// by a filter. What else may have ended it, the model is told that its arguments were no good, and calls again.
+// cut reports whether an item is a call that the end of the response cut off, so that nobody is told of it: by
+// the limit on output, or by a filter. What else may have ended it, the model is told that its arguments were no
+// good, and calls again.
 func (s *responsesStream) cut(it *item, last bool, err error) bool {
 	switch s.stop {
 	case "max_output_tokens":

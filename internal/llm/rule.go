@@ -69,7 +69,8 @@ func parseRule(n *yaml.Node) (r rule, err error) {
 	}
 	for i, s := range r.steps[:len(r.steps)-1] {
 		if s.kind == "stop" || s.kind == "call" && r.steps[i+1].kind != "call" {
-			return r, badLine(do.Content[i+1], "a rule is one response: after a call only calls may follow, and nothing after a stop")
+			return r, badLine(do.Content[i+1], "a rule is one response: after a call only calls may follow, and "+
+				"nothing after a stop")
 		}
 	}
 	return r, nil

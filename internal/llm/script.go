@@ -69,7 +69,8 @@ func (s *script) Generate(ctx context.Context, req Request, emit func(Delta)) (*
 	if req.Purpose == PurposeSummary {
 		text := p.summary(s.rules != nil)
 		if len(text) > maxMark {
-			return nil, s.failed("the remaining steps are %d bytes; a conversation with more than %d cannot be compacted", len(text), maxMark)
+			return nil, s.failed("the remaining steps are %d bytes; a conversation with more than %d cannot be "+
+				"compacted", len(text), maxMark)
 		}
 		return s.play(ctx, req, p, []step{{kind: "say", text: text}}, emit)
 	}
@@ -223,7 +224,8 @@ func take(queue []step) (now, rest []step) {
 func (p *position) summary(rules bool) string {
 	m := mark{Responses: p.responses, Since: p.since}
 	if rules {
-		m.User, m.Tools, m.Result, m.IsError = text.Clip(p.user, maxMarkText), p.tools, text.Clip(p.result, maxMarkText), p.isError
+		m.User, m.Tools, m.Result, m.IsError = text.Clip(p.user, maxMarkText), p.tools, text.Clip(p.result,
+			maxMarkText), p.isError
 	}
 	for _, st := range p.queue {
 		m.Steps = append(m.Steps, st.src)

@@ -81,7 +81,8 @@ func (c *prefixes[T]) of(req Request) prefix[T] {
 	c.mu.Lock()
 	k := c.kept[req.CacheKey]
 	c.mu.Unlock()
-	if n := k.messages; n == 0 || n > len(req.History) || k.first.Value() != req.History[0] || k.last.Value() != req.History[n-1] {
+	if n := k.messages; n == 0 || n > len(req.History) || k.first.Value() != req.History[0] ||
+		k.last.Value() != req.History[n-1] {
 		return prefix[T]{}
 	}
 	return k

@@ -14,26 +14,32 @@ func conversation(n int) []*outboard.Message {
 	for i := range n {
 		h = append(h,
 			&outboard.Message{Role: "user", Content: []outboard.Content{outboard.Text(strings.Repeat("u", i))}},
-			&outboard.Message{Role: "assistant", Uses: []outboard.ToolUse{{Name: "bash", Input: outboard.Raw(`{"command":"true"}`)}}},
-			&outboard.Message{Role: "tool", Results: []outboard.ToolResult{{Content: []outboard.Content{outboard.Text(fmt.Sprint("r", i))}}}})
+			&outboard.Message{Role: "assistant",
+				Uses: []outboard.ToolUse{{Name: "bash", Input: outboard.Raw(`{"command":"true"}`)}}},
+			&outboard.Message{Role: "tool",
+				Results: []outboard.ToolResult{{Content: []outboard.Content{outboard.Text(fmt.Sprint("r", i))}}}})
 	}
 	return h
 }
 
-// histories are what requests of one conversation may hold one after the other: grown, compacted, rewound, and of other messages.
+// histories are what requests of one conversation may hold one after the other: grown, compacted, rewound, and
+// of other messages.
 func histories() [][]*outboard.Message {
 	long, other := conversation(40), conversation(25)
 	summary := []*outboard.Message{{Role: "summary", Content: []outboard.Content{outboard.Text("so far")}}}
-	all := [][]*outboard.Message{summary, append(summary, other[:6]...), append(summary, other[1:6]...), other[:6], long[:30], long[:7], other,
+	all := [][]*outboard.Message{summary, append(summary, other[:6]...), append(summary, other[1:6]...), other[:6],
+		long[:30], long[:7], other,
 		conversation(40), nil, long[:30]}
 	for i := range long {
 		all = append(all, long[:i+1])
 	}
-	replaced := append(append([]*outboard.Message{}, long[:len(long)-1]...), other[2]) // another result for the newest call
+	// another result for the newest call
+	replaced := append(append([]*outboard.Message{}, long[:len(long)-1]...), other[2])
 	return append(all, replaced, long)
 }
 
-// What is remembered of a conversation may save time only: usage that depends on what a process has seen before is not deterministic.
+// What is remembered of a conversation may save time only: usage that depends on what a process has seen before
+// is not deterministic.
 func TestCountedIsWhatCountingGives(t *testing.T) {
 	for i, h := range histories() {
 		req := Request{System: "be brief", CacheKey: t.Name(), History: h}
@@ -52,7 +58,8 @@ func TestCountedIsWhatCountingGives(t *testing.T) {
 	}
 }
 
-// The same for where a script is in its conversation. If this fails, a script takes steps twice or not at all in a long session.
+// The same for where a script is in its conversation. If this fails, a script takes steps twice or not at all in
+// a long session.
 func TestLocatedIsWhatLocatingGives(t *testing.T) {
 	s, resumed := new(script), 0
 	for i, h := range histories() {
@@ -69,8 +76,10 @@ func TestLocatedIsWhatLocatingGives(t *testing.T) {
 			got, err := s.locate(t.Context(), req)
 			want, err2 := s.locate(t.Context(), plain)
 			bad := fmt.Sprint(got.bad) == fmt.Sprint(want.bad)
-			if got.bad, want.bad = nil, nil; err != nil || err2 != nil || !bad || fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
-				t.Fatalf("history %d of %d messages, %d of this turn: %+v, %v, want %+v, %v", i, len(h), back, got, err, want, err2)
+			if got.bad, want.bad = nil, nil; err != nil || err2 != nil || !bad ||
+				fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+				t.Fatalf("history %d of %d messages, %d of this turn: %+v, %v, want %+v, %v", i, len(h), back, got, err,
+					want, err2)
 			}
 		}
 	}

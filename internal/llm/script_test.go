@@ -71,7 +71,8 @@ func (k *talk) keep(resp *Response, result string) {
 			m.Content = append(m.Content, outboard.Text(b.Text))
 		case "tool_use":
 			m.Uses = append(m.Uses, outboard.ToolUse{ID: b.ToolUseID, Name: b.Name, Input: b.Input})
-			tool.Results = append(tool.Results, outboard.ToolResult{ToolUseID: b.ToolUseID, Content: []outboard.Content{outboard.Text(result)}})
+			tool.Results = append(tool.Results, outboard.ToolResult{ToolUseID: b.ToolUseID,
+				Content: []outboard.Content{outboard.Text(result)}})
 		}
 	}
 	k.add(m)
@@ -173,7 +174,8 @@ func TestStepsSurviveCompaction(t *testing.T) {
 	if got := k.model.Info().Context; got != 2000 {
 		t.Errorf("context window is %d, want the configured 2000", got)
 	}
-	k.turn("- bash: one\n- parallel: [{bash: two}, {call: {name: x, input: {b: 1, a: 2}}}]\n- fail: {status: 529, times: 2}\n- say: end")
+	k.turn("- bash: one\n- parallel: [{bash: two}, {call: {name: x, input: {b: 1, a: 2}}}]\n- fail: {status: 529, " +
+		"times: 2}\n- say: end")
 	want(t, k.next("ok"), `toolu_1_1 bash {"command":"one"} -> tool_use`)
 	for range 2 { // a summary of a summary is as good
 		req := k.req
@@ -195,7 +197,8 @@ func TestStepsSurviveCompaction(t *testing.T) {
 	want(t, k.next("ok"), `toolu_4_1 bash {"command":"after"} -> tool_use`)
 }
 
-// If this failed, a message that is no script would be forgotten by a compaction, and the turn would end as if it had been done.
+// If this failed, a message that is no script would be forgotten by a compaction, and the turn would end as if
+// it had been done.
 func TestCompactionKeepsErrors(t *testing.T) {
 	k := newTalk(t, Config{}, "script/steps")
 	k.turn("this is no script")
@@ -237,7 +240,8 @@ func TestFailures(t *testing.T) {
 	}
 	want(t, text.String(), "This text is said only in part, as the s")
 	k.turn("- fail: 402\n")
-	if _, err := k.model.Generate(t.Context(), k.req, nil); err == nil || err.(*Error).Type != Billing || err.(*Error).Retryable {
+	if _, err := k.model.Generate(t.Context(), k.req, nil); err == nil || err.(*Error).Type != Billing || err.(*Error).
+		Retryable {
 		t.Errorf("got %v, want a billing error that is not retried", err)
 	}
 }
@@ -288,7 +292,8 @@ func TestScriptStreams(t *testing.T) {
 	if text.String() != say || starts != 2 || len(got) < 6 {
 		t.Errorf("streamed %q in %d pieces with %d starts", text.String(), len(got), starts)
 	}
-	if resp.Usage.Input != tokens(int64(len("- think: hm\n- say: "+say))) || resp.Usage.Output != tokens(int64(len(say)+2)) {
+	if resp.Usage.Input != tokens(int64(len("- think: hm\n- say: "+say))) ||
+		resp.Usage.Output != tokens(int64(len(say)+2)) {
 		t.Errorf("usage %+v is not a quarter of the bytes", resp.Usage)
 	}
 }
@@ -334,11 +339,13 @@ func TestStepErrorsNameLineAndKey(t *testing.T) {
 		{"- say: \"a\n\n", "line 1: found unexpected end of stream"},
 		{"- say: a\n- bash: [ls\n", "line 2: did not find expected ',' or ']'"},
 		{"# comment\n- say: a\n- say: b\n - say: c\n- say: d", "line 4: did not find expected '-' indicator"},
-		{"- write: {path: a,\n    content: b}\n- say: c\n- read: {path: x\n- say: y\n", "line 4: did not find expected ',' or '}'"},
+		{"- write: {path: a,\n    content: b}\n- say: c\n- read: {path: x\n- say: y\n",
+			"line 4: did not find expected ',' or '}'"},
 		{"- bash: |\n    a\n\n- say: a: b\n", "line 4: mapping values are not allowed"},
 		{strings.Repeat("- say: x\n", maxSteps+1), "at most 10000 are allowed"},
 		{"- say: " + strings.Repeat("x", maxScript), "at most 1048576 are allowed"},
-		{"- call: {name: a, input: " + strings.Repeat("{a: ", 80) + "1" + strings.Repeat("}", 80) + "}", "nested more than 64 deep"},
+		{"- call: {name: a, input: " + strings.Repeat("{a: ", 80) + "1" + strings.Repeat("}", 80) + "}",
+			"nested more than 64 deep"},
 	} {
 		k := newTalk(t, Config{}, "script/steps")
 		k.turn(c.text)
@@ -373,7 +380,8 @@ const fixScript = `
 func TestNamedScript(t *testing.T) {
 	k := newTalk(t, Config{Scripts: Scripts{Inline: map[string]string{"fix": fixScript}}}, "script/fix")
 	k.turn("please fix it")
-	want(t, k.next("FAIL: TestA"), `thinking A test fails. | text I run the tests. | toolu_1_1 bash {"command":"make test"} -> tool_use`)
+	want(t, k.next("FAIL: TestA"),
+		`thinking A test fails. | text I run the tests. | toolu_1_1 bash {"command":"make test"} -> tool_use`)
 	req := k.req
 	req.Purpose = PurposeSummary
 	resp, err := k.model.Generate(t.Context(), req, nil)
@@ -382,7 +390,8 @@ func TestNamedScript(t *testing.T) {
 	}
 	k.req.History = nil
 	k.add(outboard.Message{Role: "summary", Content: []outboard.Content{outboard.Text(resp.Blocks[0].Text)}})
-	want(t, k.next("ok"), `toolu_2_1 edit {"file_path":"a","old_string":"x","new_string":"y"} | toolu_2_2 bash {"command":"make test"} -> tool_use`)
+	want(t, k.next("ok"),
+		`toolu_2_1 edit {"file_path":"a","old_string":"x","new_string":"y"} | toolu_2_2 bash {"command":"make test"} -> tool_use`)
 	want(t, k.next(""), `text Fixed. -> end_turn`)
 	k.turn("thanks a lot")
 	want(t, k.next(""), `text You are welcome. -> end_turn`)
@@ -393,7 +402,8 @@ func TestNamedScript(t *testing.T) {
 	if !ok || e.Retryable {
 		t.Fatalf("got %v, want a final error", err)
 	}
-	for _, s := range []string{"no rule matches response 5", "nearest is rule 4 (line 13)", `matches: "something else" does not match ^thanks`} {
+	for _, s := range []string{"no rule matches response 5", "nearest is rule 4 (line 13)",
+		`matches: "something else" does not match ^thanks`} {
 		if !strings.Contains(e.Message, s) {
 			t.Errorf("error %q lacks %q", e.Message, s)
 		}
@@ -415,7 +425,8 @@ func TestNamedScriptErrors(t *testing.T) {
 		{"turns: []", "a script is a list of {when, do}"},
 	} {
 		_, err := NewRegistry(Config{Scripts: Scripts{Inline: map[string]string{"x": c.text}}})
-		if outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), `script "x"`) {
+		if outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(err.Error(), `script "x"`) {
 			t.Errorf("%q: got %v, want %s", c.text, err, c.want)
 		}
 	}

@@ -23,8 +23,8 @@ const (
 	maxFailTimes = 1000
 )
 
-// step is one entry of a script. Kind is "say", "think" (Text), "sleep" (Wait), "fail" (Fail), "stop" (Text: the stop reason)
-// or "call" (Calls: one, or several that are made in parallel).
+// step is one entry of a script. Kind is "say", "think" (Text), "sleep" (Wait), "fail" (Fail), "stop" (Text: the
+// stop reason) or "call" (Calls: one, or several that are made in parallel).
 type step struct {
 	kind  string
 	text  string
@@ -222,7 +222,8 @@ func parseAnyCall(v *yaml.Node) (c call, err error) {
 			case fv.Kind == yaml.MappingNode:
 				c.input, err = appendJSON(nil, fv)
 			default:
-				return c, badLine(fv, "call.input must be a mapping, or the text that the model writes in its place, got %s", kindName(fv))
+				return c, badLine(fv, "call.input must be a mapping, or the text that the model writes in its "+
+					"place, got %s", kindName(fv))
 			}
 		default:
 			err = badLine(k, "call has no key %q; it has name, input", k.Value)
@@ -282,7 +283,8 @@ func parseFail(n *yaml.Node) (f failure, err error) {
 			words = words[:1]
 		}
 		if len(words) != 1 {
-			return f, badLine(n, "fail is a status, \"STATUS after N bytes\", \"connection\" or a mapping; got %q", n.Value)
+			return f, badLine(n, "fail is a status, \"STATUS after N bytes\", \"connection\" or a mapping; got %q",
+				n.Value)
 		}
 		f.status, err = parseStatus(words[0], n)
 		return f, err

@@ -20,12 +20,12 @@ import (
 	"github.com/outboard-dev/outboard/internal/text"
 )
 
-// maxCall bounds one model call however lively its stream is: a server that sends keep-alives only must not hold a turn for
-// ever. The largest responses of the slowest models take about an hour.
+// maxCall bounds one model call however lively its stream is: a server that sends keep-alives only must not hold
+// a turn for ever. The largest responses of the slowest models take about an hour.
 const maxCall = 2 * time.Hour
 
-// minSecret is the shortest credential that is looked for in a provider's text. Servers without authentication are given
-// placeholders such as "x", and to blank every x would make errors unreadable and hide nothing.
+// minSecret is the shortest credential that is looked for in a provider's text. Servers without authentication
+// are given placeholders such as "x", and to blank every x would make errors unreadable and hide nothing.
 const minSecret = 6
 
 // maxMessage bounds the text of a provider's error that is passed on.
@@ -38,7 +38,8 @@ func newClient() *http.Client {
 
 // wire returns the client for a provider's wire.
 func (r *Registry) wire(p Provider, info Info, m ModelInfo) Model {
-	e := endpoint{provider: p, info: info, model: m, family: familyOf(m.Name), client: r.client, idle: r.cfg.IdleTimeout,
+	e := endpoint{provider: p, info: info, model: m, family: familyOf(m.Name), client: r.client,
+		idle:  r.cfg.IdleTimeout,
 		limit: r.cfg.MaxResponse, credential: r.cfg.Credential}
 	e.thinking = cmp.Or(m.Thinking, e.family.thinking)
 	switch p.Type {
@@ -137,15 +138,16 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// authorize puts a key of the vault into a request, in the header of the provider's wire. It is opened for each request, so that a
-// rotated key is used by the next one.
+// authorize puts a key of the vault into a request, in the header of the provider's wire. It is opened for each
+// request, so that a rotated key is used by the next one.
 func (x *exchange) authorize(req *http.Request) error {
 	ref := x.provider.APIKey.Credential
 	if ref == "" {
 		return nil
 	}
 	if x.credential == nil {
-		return outboard.Errorf(outboard.Unavailable, "the API key of provider %q is in a vault, and there is none here", x.provider.Name)
+		return outboard.Errorf(outboard.Unavailable, "the API key of provider %q is in a vault, and there is none here",
+			x.provider.Name)
 	}
 	key, err := x.credential(x.ctx, ref, req.Method, req.URL.String())
 	if err != nil {
@@ -168,8 +170,9 @@ func checkAnswer(resp *http.Response) error {
 		return nil // an API error, which the SDK reads
 	}
 	if resp.StatusCode != http.StatusOK {
-		return &Error{Type: Failed, Status: resp.StatusCode, Message: fmt.Sprintf("answered with status %d instead of a stream; "+
-			"redirects are not followed, so check base_url", resp.StatusCode)}
+		return &Error{Type: Failed, Status: resp.StatusCode,
+			Message: fmt.Sprintf("answered with status %d instead of a stream; "+
+				"redirects are not followed, so check base_url", resp.StatusCode)}
 	}
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if slices.Contains([]string{"text/html", "application/json", "application/xml", "text/xml"}, kind) {
@@ -212,8 +215,8 @@ func cut() *Error {
 	return &Error{Type: Failed, Retryable: true, Message: "the stream ended before the response was complete"}
 }
 
-// fail turns any error of the call into the one to return: the caller's own cancellation as it is, else an *Error. api knows
-// the errors of the wire's SDK.
+// fail turns any error of the call into the one to return: the caller's own cancellation as it is, else an
+// *Error. api knows the errors of the wire's SDK.
 func (x *exchange) fail(err error, api func(error) *Error) error {
 	if x.parent.Err() != nil {
 		return context.Cause(x.parent)
@@ -251,8 +254,8 @@ func transportError(err error) *Error {
 	return e
 }
 
-// clean makes a provider's text fit to show: short, one line, without control characters, and without any credential that the
-// provider may have echoed.
+// clean makes a provider's text fit to show: short, one line, without control characters, and without any
+// credential that the provider may have echoed.
 func (x *exchange) clean(s string) string {
 	for _, secret := range x.secrets() {
 		if len(secret) < minSecret {

@@ -158,7 +158,8 @@ func init() {
 // remote returns a model on a server.
 func remote(t *testing.T, kind, model string, s *server, change ...func(*Config)) Model {
 	t.Helper()
-	cfg := Config{Providers: []Provider{{Name: "test", Type: kind, BaseURL: s.URL, APIKey: Key{Secret: NewSecret(testKey)}}}}
+	cfg := Config{Providers: []Provider{{Name: "test", Type: kind, BaseURL: s.URL,
+		APIKey: Key{Secret: NewSecret(testKey)}}}}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -174,11 +175,12 @@ func remote(t *testing.T, kind, model string, s *server, change ...func(*Config)
 }
 
 func hello() Request {
-	return Request{History: []*outboard.Message{{Role: "user", Seq: 1, Content: []outboard.Content{outboard.Text("Hi.")}}}}
+	return Request{History: []*outboard.Message{{Role: "user", Seq: 1,
+		Content: []outboard.Content{outboard.Text("Hi.")}}}}
 }
 
-// mustFail generates, and returns the *Error it must fail with. It fails the test when that takes longer than a stream of
-// these sizes can.
+// mustFail generates, and returns the *Error it must fail with. It fails the test when that takes longer than a
+// stream of these sizes can.
 func mustFail(t *testing.T, m Model, emit func(Delta)) *Error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -242,30 +244,40 @@ func TestWiresReportErrors(t *testing.T) {
 			want   Error
 			detail string
 		}{
-			{"rate limit", status(429, `{"error":{"type":"rate_limit_error","message":"slow down please"}}`, "Retry-After", "7", "Request-Id", "req_9"),
-				Error{Type: RateLimited, Status: 429, Retryable: true, RetryAfter: 7 * time.Second}, "slow down please (request req_9)"},
+			{"rate limit", status(429, `{"error":{"type":"rate_limit_error","message":"slow down please"}}`,
+				"Retry-After", "7", "Request-Id", "req_9"),
+				Error{Type: RateLimited, Status: 429, Retryable: true,
+					RetryAfter: 7 * time.Second}, "slow down please (request req_9)"},
 			{"rate limit in ms", status(429, `{}`, "Retry-After-Ms", "1500", "Retry-After", "7"),
 				Error{Type: RateLimited, Status: 429, Retryable: true, RetryAfter: 1500 * time.Millisecond}, "429"},
 			{"overloaded", status(529, `{"error":{"type":"overloaded_error","message":"Overloaded"}}`),
 				Error{Type: Overloaded, Status: 529, Retryable: true}, "overloaded_error: Overloaded"},
-			{"no quota", status(429, `{"error":{"code":"insufficient_quota","type":"insufficient_quota","message":"pay"}}`),
+			{"no quota", status(429,
+				`{"error":{"code":"insufficient_quota","type":"insufficient_quota","message":"pay"}}`),
 				Error{Type: Billing, Status: 429}, ""},
 			{"unauthorized", status(401, `{"error":{"type":"authentication_error","message":"bad key `+testKey+`"}}`),
 				Error{Type: Failed, Status: 401}, "bad key [secret]"},
-			{"bad request", status(400, `{"error":{"type":"invalid_request_error","message":"no\u001b[31m\nsuch field"}}`),
+			{"bad request", status(400,
+				`{"error":{"type":"invalid_request_error","message":"no\u001b[31m\nsuch field"}}`),
 				Error{Type: Failed, Status: 400}, "no [31m such field"},
-			{"too long", status(400, `{"error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}`),
+			{"too long", status(400,
+				`{"error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}`),
 				Error{Type: Failed, Status: 400, TooLong: true}, "210000 tokens"},
-			{"too long, by code", status(400, `{"error":{"code":"context_length_exceeded","type":"context_length_exceeded","message":"no"}}`),
+			{"too long, by code",
+				status(400, `{"error":{"code":"context_length_exceeded","type":"context_length_exceeded","message":"no"}}`),
 				Error{Type: Failed, Status: 400, TooLong: true}, "no"},
-			{"too long for the response", status(400, `{"error":{"message":"This model's maximum context length is 8192 tokens. However, you requested 9000 tokens."}}`),
+			{"too long for the response",
+				status(400, `{"error":{"message":"This model's maximum context length is 8192 tokens. However, you requested 9000 tokens."}}`),
 				Error{Type: Failed, Status: 400, TooLong: true}, "9000"},
 			{"too large", status(413, `<html>`), Error{Type: Failed, Status: 413, TooLong: true}, "413"},
-			{"told not to retry", status(500, `oops`, "X-Should-Retry", "false"), Error{Type: Failed, Status: 500}, "oops"},
+			{"told not to retry", status(500, `oops`, "X-Should-Retry", "false"), Error{Type: Failed, Status: 500},
+				"oops"},
 			{"bad gateway", status(502, `<html>`+strings.Repeat("x", 2000), "Content-Type", "text/html"),
 				Error{Type: Failed, Status: 502, Retryable: true}, "..."},
-			{"redirect", status(302, ``, "Location", "http://192.0.2.1/"), Error{Type: Failed, Status: 302}, "redirects are not followed"},
-			{"web page", status(200, `<html>`, "Content-Type", "text/html"), Error{Type: Failed, Status: 200}, "text/html instead of an event stream"},
+			{"redirect", status(302, ``, "Location", "http://192.0.2.1/"), Error{Type: Failed, Status: 302},
+				"redirects are not followed"},
+			{"web page", status(200, `<html>`, "Content-Type", "text/html"), Error{Type: Failed, Status: 200},
+				"text/html instead of an event stream"},
 		} {
 			t.Run(w.kind+"/"+c.name, func(t *testing.T) {
 				m := remote(t, w.kind, w.model, newServer(t, c.reply))
@@ -299,7 +311,8 @@ func TestWiresSurviveBadStreams(t *testing.T) {
 			panic(http.ErrAbortHandler) // cuts the connection
 		}
 	}
-	quick := func(c *Config) { c.IdleTimeout = time.Second } // long enough for a loaded machine to send what comes before
+	// long enough for a loaded machine to send what comes before
+	quick := func(c *Config) { c.IdleTimeout = time.Second }
 	small := func(c *Config) { c.MaxResponse = 64 << 10 }
 	for _, w := range wires {
 		startless := append([]string{w.hello[0]}, w.hello[1:len(w.partial)]...)
@@ -326,7 +339,8 @@ func TestWiresSurviveBadStreams(t *testing.T) {
 					fmt.Fprint(rw, "data: "+strings.Repeat("x", 4096))
 				}
 			}, small, "the response is larger than 65536 bytes", false, false},
-			{"not JSON", stream(append(append([]string{}, w.partial...), "{\"type\":\"x\" oops")...), nil, "the stream is broken", false, true},
+			{"not JSON", stream(append(append([]string{}, w.partial...), "{\"type\":\"x\" oops")...), nil,
+				"the stream is broken", false, true},
 			{"error event", stream(append(append([]string{}, w.partial...),
 				`{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`)...), nil, "529 overloaded_error: Overloaded", true, true},
 		} {
@@ -338,7 +352,8 @@ func TestWiresSurviveBadStreams(t *testing.T) {
 				m := remote(t, w.kind, w.model, newServer(t, c.reply), c.change)
 				e := mustFail(t, m, func(Delta) {})
 				if !strings.Contains(e.Message, c.detail) || e.Retryable != c.retryable || e.Emitted != c.emitted {
-					t.Errorf("got %q retryable %v emitted %v; want %q %v %v", e.Message, e.Retryable, e.Emitted, c.detail, c.retryable, c.emitted)
+					t.Errorf("got %q retryable %v emitted %v; want %q %v %v", e.Message, e.Retryable, e.Emitted,
+						c.detail, c.retryable, c.emitted)
 				}
 			})
 		}
@@ -375,7 +390,8 @@ func TestDeadEndpoint(t *testing.T) {
 		s := newServer(t)
 		m := remote(t, w.kind, w.model, s)
 		s.Close()
-		if e := mustFail(t, m, nil); e.Type != Failed || e.Status != 0 || !e.Retryable || !strings.Contains(e.Message, "connection failed") {
+		if e := mustFail(t, m, nil); e.Type != Failed || e.Status != 0 || !e.Retryable ||
+			!strings.Contains(e.Message, "connection failed") {
 			t.Errorf("%s: got %+v, want a retryable connection error", w.kind, e)
 		}
 	}
@@ -419,7 +435,8 @@ func TestPlaceholderKeyLeavesErrorsReadable(t *testing.T) {
 	}
 }
 
-// If this failed, a rotated key would not be used until a restart, a request would leave without its key, or an error would show it.
+// If this failed, a rotated key would not be used until a restart, a request would leave without its key, or an
+// error would show it.
 func TestKeyOfTheVault(t *testing.T) {
 	for _, w := range wires {
 		t.Run(w.kind, func(t *testing.T) {
@@ -441,7 +458,8 @@ func TestKeyOfTheVault(t *testing.T) {
 				}
 			})
 			for range 2 {
-				if e := mustFail(t, m, nil); strings.Contains(e.Message, "vault-key") || !strings.Contains(e.Message, "bad key [secret]") {
+				if e := mustFail(t, m, nil); strings.Contains(e.Message, "vault-key") ||
+					!strings.Contains(e.Message, "bad key [secret]") {
 					t.Errorf("the message is %q", e.Message)
 				}
 			}

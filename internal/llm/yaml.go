@@ -15,7 +15,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxScript bounds the text of one script: a message is at most outboard.MaxBody, but steps are read again at every model call.
+// maxScript bounds the text of one script: a message is at most outboard.MaxBody, but steps are read again at
+// every model call.
 const maxScript = 1 << 20
 
 // maxDepth bounds the nesting of a script's values, so that reading one cannot exhaust the stack.
@@ -34,8 +35,8 @@ func badLine(n *yaml.Node, format string, args ...any) error {
 	return &lineError{n.Line, fmt.Sprintf(format, args...)}
 }
 
-// parseYAML reads exactly one YAML document. It refuses aliases (a few bytes of them expand to anything) and repeated keys,
-// which the node form of the parser lets through.
+// parseYAML reads exactly one YAML document. It refuses aliases (a few bytes of them expand to anything) and
+// repeated keys, which the node form of the parser lets through.
 func parseYAML(text []byte) (*yaml.Node, error) {
 	if len(text) > maxScript {
 		return nil, fmt.Errorf("the script is %d bytes long; at most %d are allowed", len(text), maxScript)
@@ -65,9 +66,9 @@ const maxSearched = 128 << 10
 // parserMark is how the YAML parser begins its errors.
 var parserMark = regexp.MustCompile(`^yaml: (line \d+: )?`)
 
-// SyntaxError returns an error of the YAML parser with the line where text stops to be readable. The parser's own line is the one
-// where the construct began, or the one before it, and missing in the first; so it is looked for: the first line up to which the
-// parser says the same as of the whole.
+// SyntaxError returns an error of the YAML parser with the line where text stops to be readable. The parser's
+// own line is the one where the construct began, or the one before it, and missing in the first; so it is looked
+// for: the first line up to which the parser says the same as of the whole.
 func SyntaxError(text []byte, err error) error {
 	what := unreadable(text)
 	if what == "" || len(text) > maxSearched {

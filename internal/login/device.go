@@ -17,21 +17,23 @@ import (
 )
 
 const (
-	// deviceEvery is how often a client asks where the provider does not say (RFC 8628), and maxDeviceEvery the most that it may say.
+	// deviceEvery is how often a client asks where the provider does not say (RFC 8628), and maxDeviceEvery the
+	// most that it may say.
 	deviceEvery    = 5 * time.Second
 	maxDeviceEvery = time.Minute
 	// maxDevice bounds how long somebody may take to type a code.
 	maxDevice = 30 * time.Minute
 )
 
-// ErrPending means that nobody has finished a sign-in by a device code yet; ErrSlowDown too, and that the client asks too often.
+// ErrPending means that nobody has finished a sign-in by a device code yet; ErrSlowDown too, and that the client
+// asks too often.
 var (
 	ErrPending  = errors.New("nobody has signed in yet")
 	ErrSlowDown = errors.New("nobody has signed in yet, and it was asked too often")
 )
 
-// Device is a sign-in on another device (RFC 8628): the person opens URL there and types User. Code is the terminal's, and secret: with it
-// comes who has signed in.
+// Device is a sign-in on another device (RFC 8628): the person opens URL there and types User. Code is the
+// terminal's, and secret: with it comes who has signed in.
 type Device struct {
 	Code  string
 	User  string
@@ -55,22 +57,28 @@ func (p *Provider) Device(ctx context.Context) (Device, error) {
 		Lasts int    `json:"expires_in"`
 		Every int    `json:"interval"`
 	}
-	if why, err := p.post(ctx, k, k.endpoint.DeviceAuthURL, url.Values{"scope": {strings.Join(p.scopes(k), " ")}}, &out); err != nil {
+	if why, err := p.post(ctx, k, k.endpoint.DeviceAuthURL, url.Values{"scope": {strings.Join(p.scopes(k), " ")}},
+		&out); err != nil {
 		return Device{}, err
 	} else if why != "" {
-		return Device{}, outboard.Errorf(outboard.Unavailable, "the identity provider does not begin a sign-in on another device: %s", why).
+		return Device{}, outboard.Errorf(outboard.Unavailable,
+			"the identity provider does not begin a sign-in on another device: %s", why).
 			WithHint("this server's client there must be allowed the device flow; or sign in without --device")
 	}
-	if out.Code == "" || len(out.Code) > maxCode || out.User == "" || len(out.User) > maxRandom || !secure(out.URL) || out.Whole != "" && !secure(out.Whole) {
-		return Device{}, outboard.Errorf(outboard.Unavailable, "the identity provider's answer for a sign-in on another device is not one")
+	if out.Code == "" || len(out.Code) > maxCode || out.User == "" || len(out.User) > maxRandom || !secure(out.URL) ||
+		out.Whole != "" && !secure(out.Whole) {
+		return Device{}, outboard.Errorf(outboard.Unavailable,
+			"the identity provider's answer for a sign-in on another device is not one")
 	}
-	d := Device{Code: out.Code, User: out.User, URL: out.URL, Whole: out.Whole, Lasts: min(time.Duration(out.Lasts)*time.Second, maxDevice),
+	d := Device{Code: out.Code, User: out.User, URL: out.URL, Whole: out.Whole,
+		Lasts: min(time.Duration(out.Lasts)*time.Second, maxDevice),
 		Every: min(time.Duration(out.Every)*time.Second, maxDeviceEvery)}
 	if d.Every <= 0 {
 		d.Every = deviceEvery
 	}
 	if d.Lasts <= 0 {
-		return Device{}, outboard.Errorf(outboard.Unavailable, "the identity provider's sign-in on another device is over already")
+		return Device{}, outboard.Errorf(outboard.Unavailable,
+			"the identity provider's sign-in on another device is over already")
 	}
 	return d, nil
 }
@@ -108,7 +116,8 @@ func (p *Provider) WhoAt(ctx context.Context, code string) (Person, error) {
 		return Person{}, err
 	}
 	var out tokens
-	why, err := p.post(ctx, k, k.endpoint.TokenURL, url.Values{"grant_type": {"urn:ietf:params:oauth:grant-type:device_code"}, "device_code": {code}}, &out)
+	why, err := p.post(ctx, k, k.endpoint.TokenURL,
+		url.Values{"grant_type": {"urn:ietf:params:oauth:grant-type:device_code"}, "device_code": {code}}, &out)
 	switch {
 	case err != nil:
 		return Person{}, err
@@ -162,7 +171,8 @@ func (p *Provider) post(ctx context.Context, k *known, to string, form url.Value
 	case resp.StatusCode >= 500 || json.Unmarshal(text, &bad) != nil || bad.Error == "":
 		return "", outboard.Errorf(outboard.Unavailable, "the identity provider answered %d", resp.StatusCode)
 	case bad.Error == "invalid_client":
-		return "", outboard.Errorf(outboard.Unavailable, "the identity provider does not accept this server: %s", bad.Error).
+		return "", outboard.Errorf(outboard.Unavailable, "the identity provider does not accept this server: %s",
+			bad.Error).
 			WithHint("check login.client_id and the client's secret in the configuration of the server")
 	}
 	return fmt.Sprintf("%.100s", bad.Error), nil
@@ -175,7 +185,8 @@ func (p *Provider) send(ctx context.Context, k *known, to string, form url.Value
 	if p.cfg.ClientSecret != nil {
 		s, err := p.cfg.ClientSecret()
 		if err != nil {
-			return nil, outboard.Errorf(outboard.Unavailable, "reading the secret this server has at the identity provider: %w", err)
+			return nil, outboard.Errorf(outboard.Unavailable,
+				"reading the secret this server has at the identity provider: %w", err)
 		}
 		if secret = s.Reveal(); k.endpoint.AuthStyle == oauth2.AuthStyleInParams {
 			form.Set("client_secret", secret)

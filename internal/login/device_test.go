@@ -8,8 +8,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/login/logintest"
 )
 
-// If this fails, nobody can sign in on another device, or a terminal gets in before somebody has, after they refused, twice, with a code that
-// it guessed, or with a token of another sign-in.
+// If this fails, nobody can sign in on another device, or a terminal gets in before somebody has, after they
+// refused, twice, with a code that it guessed, or with a token of another sign-in.
 func TestDevice(t *testing.T) {
 	provider := logintest.New(t)
 	provider.SignsIn(ann)
@@ -17,7 +17,8 @@ func TestDevice(t *testing.T) {
 	begin := func() Device {
 		t.Helper()
 		d, err := p.Device(t.Context())
-		if err != nil || d.Code == "" || d.User == "" || d.URL != provider.URL+"/activate" || d.Every <= 0 || d.Lasts <= 0 {
+		if err != nil || d.Code == "" || d.User == "" || d.URL != provider.URL+"/activate" || d.Every <= 0 ||
+			d.Lasts <= 0 {
 			t.Fatalf("%+v, %v", d, err)
 		}
 		return d
@@ -37,12 +38,14 @@ func TestDevice(t *testing.T) {
 	for name, c := range map[string]struct {
 		code string
 		kind outboard.Kind
-	}{"twice": {d.Code, outboard.Unauthenticated}, "guessed": {"x", outboard.Unauthenticated}, "empty": {"", outboard.Invalid}} {
+	}{"twice": {d.Code, outboard.Unauthenticated}, "guessed": {"x", outboard.Unauthenticated}, "empty": {"",
+		outboard.Invalid}} {
 		if _, err := p.WhoAt(t.Context(), c.code); outboard.KindOf(err) != c.kind {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for result, kind := range map[string]outboard.Kind{"access_denied": outboard.Denied, "expired_token": outboard.Unauthenticated} {
+	for result, kind := range map[string]outboard.Kind{"access_denied": outboard.Denied,
+		"expired_token": outboard.Unauthenticated} {
 		d := begin()
 		provider.Types(d.User, result)
 		if _, err := p.WhoAt(t.Context(), d.Code); outboard.KindOf(err) != kind {

@@ -36,7 +36,8 @@ import (
 const (
 	// timeout bounds what one sign-in waits for the provider.
 	timeout = 20 * time.Second
-	// discoveryLasts is how long the provider's own description counts. Its signing keys are fetched when an unknown one is met.
+	// discoveryLasts is how long the provider's own description counts. Its signing keys are fetched when an
+	// unknown one is met.
 	discoveryLasts = time.Hour
 	// maxDocument bounds anything the provider sends. Key sets of large providers have some 10 KiB.
 	maxDocument = 1 << 20
@@ -44,7 +45,8 @@ const (
 	maxAge = 10 * time.Minute
 	// skew is how far the provider's clock may be ahead.
 	skew = 2 * time.Minute
-	// minRandom and maxRandom bound what a client chose at random: 128 bits in base 64, and the longest verifier of RFC 7636.
+	// minRandom and maxRandom bound what a client chose at random: 128 bits in base 64, and the longest verifier
+	// of RFC 7636.
 	minRandom, maxRandom = 22, 128
 	// maxCode bounds an authorization code.
 	maxCode = 4096
@@ -91,7 +93,8 @@ type known struct {
 // New returns a provider, or Invalid for an issuer that is none.
 func New(cfg Config) (*Provider, error) {
 	if cfg.ClientID == "" || !secure(cfg.Issuer) {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring sign-in: it needs a client_id, and an issuer with https (or http on this machine)")
+		return nil, outboard.Errorf(outboard.Invalid, "configuring sign-in: it needs a client_id, and an issuer "+
+			"with https (or http on this machine)")
 	}
 	if len(cfg.Scopes) == 0 {
 		cfg.Scopes = []string{oidc.ScopeOpenID, "email", "profile"}
@@ -110,7 +113,8 @@ func (p *Provider) Issuer() string { return p.cfg.Issuer }
 // secure reports whether only its server can read what is sent to a URL.
 func secure(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && u.Host != "" && u.User == nil && (u.Scheme == "https" || u.Scheme == "http" && here(u.Hostname()))
+	return err == nil && u.Host != "" && u.User == nil && (u.Scheme == "https" || u.Scheme == "http" &&
+		here(u.Hostname()))
 }
 
 func here(host string) bool {
@@ -146,7 +150,8 @@ func (p *Provider) discover(ctx context.Context) (*known, error) {
 	ctx = oidc.ClientContext(context.WithoutCancel(ctx), p.http) // the next one wants it too
 	op, err := oidc.NewProvider(ctx, p.cfg.Issuer)
 	if err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "asking the identity provider %s about itself: %s", p.cfg.Issuer, brief(err))
+		return nil, outboard.Errorf(outboard.Unavailable, "asking the identity provider %s about itself: %s",
+			p.cfg.Issuer, brief(err))
 	}
 	var doc struct {
 		Keys    string   `json:"jwks_uri"`
@@ -156,15 +161,18 @@ func (p *Provider) discover(ctx context.Context) (*known, error) {
 		Told    []string `json:"userinfo_signing_alg_values_supported"`
 	}
 	if err := op.Claims(&doc); err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider's description is not readable: %w", err)
+		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider's description is not readable: %w",
+			err)
 	}
-	k := &known{endpoint: op.Endpoint(), offline: slices.Contains(doc.Scopes, oidc.ScopeOfflineAccess), userinfo: op.UserInfoEndpoint(), keys: doc.Keys, revoke: doc.Revoke, until: p.cfg.Now().Add(discoveryLasts)}
+	k := &known{endpoint: op.Endpoint(), offline: slices.Contains(doc.Scopes, oidc.ScopeOfflineAccess),
+		userinfo: op.UserInfoEndpoint(), keys: doc.Keys, revoke: doc.Revoke, until: p.cfg.Now().Add(discoveryLasts)}
 	for i, u := range []string{k.endpoint.AuthURL, k.endpoint.TokenURL, k.keys, k.userinfo, k.revoke} {
 		if i > 2 && u == "" { // it need not have them
 			continue
 		}
 		if !secure(u) || strings.HasPrefix(p.cfg.Issuer, "https:") && !strings.HasPrefix(u, "https:") {
-			return nil, outboard.Errorf(outboard.Unavailable, "the identity provider names an address without https: %q", u)
+			return nil, outboard.Errorf(outboard.Unavailable,
+				"the identity provider names an address without https: %q", u)
 		}
 	}
 	// Never tried out: a code that is sent twice may count as stolen.
@@ -174,15 +182,18 @@ func (p *Provider) discover(ctx context.Context) (*known, error) {
 	}
 	k.verifier = op.VerifierContext(ctx, &oidc.Config{ClientID: p.cfg.ClientID, Now: p.cfg.Now})
 	// Its times need not be there: see Provider.signed.
-	k.told = op.VerifierContext(ctx, &oidc.Config{ClientID: p.cfg.ClientID, Now: p.cfg.Now, SkipExpiryCheck: true, SupportedSigningAlgs: signing(doc.Told)})
+	k.told = op.VerifierContext(ctx, &oidc.Config{ClientID: p.cfg.ClientID, Now: p.cfg.Now, SkipExpiryCheck: true,
+		SupportedSigningAlgs: signing(doc.Told)})
 	p.known = k
 	return k, nil
 }
 
-// signing are those of a provider's algorithms that sign with a key which is its own alone; nil = it names none, and those of its ID tokens count.
+// signing are those of a provider's algorithms that sign with a key which is its own alone; nil = it names none,
+// and those of its ID tokens count.
 func signing(algs []string) []string {
 	return slices.DeleteFunc(algs, func(alg string) bool {
-		return !slices.Contains([]string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA}, alg)
+		return !slices.Contains([]string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512,
+			oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA}, alg)
 	})
 }
 
@@ -204,7 +215,8 @@ type Start struct {
 
 // URL returns where the person signs in.
 func (p *Provider) URL(ctx context.Context, s Start) (string, error) {
-	if err := errors.Join(checkRedirect(s.Redirect), checkRandom("state", s.State), checkRandom("nonce", s.Nonce), checkRandom("code_challenge", s.Challenge)); err != nil {
+	if err := errors.Join(checkRedirect(s.Redirect), checkRandom("state", s.State), checkRandom("nonce", s.Nonce),
+		checkRandom("code_challenge", s.Challenge)); err != nil {
 		return "", outboard.Errorf(outboard.Invalid, "%w", err)
 	}
 	k, err := p.discover(ctx)
@@ -216,10 +228,12 @@ func (p *Provider) URL(ctx context.Context, s Start) (string, error) {
 		oauth2.SetAuthURLParam("code_challenge_method", "S256")), nil
 }
 
-// checkRedirect lets a code go to the machine of whoever signs in only, and to no page: anything else would hand it to somebody.
+// checkRedirect lets a code go to the machine of whoever signs in only, and to no page: anything else would hand
+// it to somebody.
 func checkRedirect(s string) error {
 	u, err := url.Parse(s)
-	if err != nil || u.Scheme != "http" || !here(u.Hostname()) || u.Port() == "" || u.User != nil || u.Opaque != "" || u.RawQuery != "" || u.Fragment != "" ||
+	if err != nil || u.Scheme != "http" || !here(u.Hostname()) || u.Port() == "" || u.User != nil || u.Opaque != "" ||
+		u.RawQuery != "" || u.Fragment != "" ||
 		u.Path != "/callback" || strings.ContainsAny(s, "?#\\") {
 		return outboard.Errorf(outboard.Invalid, "redirect_uri must be http://127.0.0.1:PORT/callback")
 	}
@@ -228,8 +242,10 @@ func checkRedirect(s string) error {
 
 // checkRandom wants what nobody can guess, in the letters of RFC 7636.
 func checkRandom(name, s string) error {
-	if len(s) < minRandom || len(s) > maxRandom || strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~") != "" {
-		return outboard.Errorf(outboard.Invalid, "%s must be %d to %d random letters, digits, - . _ and ~", name, minRandom, maxRandom)
+	if len(s) < minRandom || len(s) > maxRandom ||
+		strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~") != "" {
+		return outboard.Errorf(outboard.Invalid, "%s must be %d to %d random letters, digits, - . _ and ~", name,
+			minRandom, maxRandom)
 	}
 	return nil
 }
@@ -251,7 +267,8 @@ type Person struct {
 	Name     string
 	// Renew is what Provider.Renew wants, where this provider gives it and this server asks for it.
 	Renew outboard.Secret
-	// Silent says that the provider has confirmed a sign-in and told nothing about its person: Issuer and Subject are those of the sign-in.
+	// Silent says that the provider has confirmed a sign-in and told nothing about its person: Issuer and
+	// Subject are those of the sign-in.
 	Silent bool
 
 	claims map[string]json.RawMessage
@@ -271,7 +288,8 @@ func (p *Person) Claims(name, value string) bool {
 
 // Who exchanges a code for who somebody is. Unauthenticated when the provider refuses it, or its answer does not hold.
 func (p *Provider) Who(ctx context.Context, a Answer) (Person, error) {
-	if err := errors.Join(checkRedirect(a.Redirect), checkRandom("nonce", a.Nonce), checkRandom("code_verifier", a.Verifier)); err != nil {
+	if err := errors.Join(checkRedirect(a.Redirect), checkRandom("nonce", a.Nonce),
+		checkRandom("code_verifier", a.Verifier)); err != nil {
 		return Person{}, outboard.Errorf(outboard.Invalid, "%w", err)
 	}
 	if a.Code == "" || len(a.Code) > maxCode {
@@ -298,7 +316,8 @@ func (p *Provider) Who(ctx context.Context, a Answer) (Person, error) {
 }
 
 func refused(format string, args ...any) *outboard.Error {
-	return outboard.Errorf(outboard.Unauthenticated, "the identity provider's answer is refused: "+format, args...).WithHint("sign in again: outboard login")
+	return outboard.Errorf(outboard.Unauthenticated, "the identity provider's answer is refused: "+format, args...).
+		WithHint("sign in again: outboard login")
 }
 
 // exchange returns the ID token for a code, and what renews it.
@@ -307,7 +326,8 @@ func (p *Provider) exchange(ctx context.Context, k *known, a Answer) (id, renew 
 	if p.cfg.ClientSecret != nil {
 		secret, err := p.cfg.ClientSecret()
 		if err != nil {
-			return "", "", outboard.Errorf(outboard.Unavailable, "reading the secret this server has at the identity provider: %w", err)
+			return "", "", outboard.Errorf(outboard.Unavailable,
+				"reading the secret this server has at the identity provider: %w", err)
 		}
 		cfg.ClientSecret = secret.Reveal()
 	}
@@ -315,15 +335,18 @@ func (p *Provider) exchange(ctx context.Context, k *known, a Answer) (id, renew 
 	if bad, ok := errors.AsType[*oauth2.RetrieveError](err); ok { // its text may repeat what was sent
 		switch {
 		case bad.ErrorCode == "invalid_client" || bad.ErrorCode == "unauthorized_client":
-			return "", "", outboard.Errorf(outboard.Unavailable, "the identity provider does not accept this server: %s", bad.ErrorCode).
+			return "", "", outboard.Errorf(outboard.Unavailable,
+				"the identity provider does not accept this server: %s", bad.ErrorCode).
 				WithHint("check login.client_id and the client's secret in the configuration of the server")
 		case bad.Response != nil && bad.Response.StatusCode >= 500:
-			return "", "", outboard.Errorf(outboard.Unavailable, "the identity provider answered %d", bad.Response.StatusCode)
+			return "", "", outboard.Errorf(outboard.Unavailable, "the identity provider answered %d",
+				bad.Response.StatusCode)
 		}
 		return "", "", refused("the code is not valid, was used, or is over")
 	}
 	if err != nil {
-		return "", "", outboard.Errorf(outboard.Unavailable, "exchanging the code at the identity provider: %w", plain(err))
+		return "", "", outboard.Errorf(outboard.Unavailable, "exchanging the code at the identity provider: %w",
+			plain(err))
 	}
 	raw, _ := token.Extra("id_token").(string)
 	if raw == "" {
@@ -362,8 +385,10 @@ func (p *Provider) check(t *oidc.IDToken, nonce string) error {
 	return nil
 }
 
-// holds returns what a token says that the provider has signed. Unavailable: its keys cannot be had, and nothing is known of the token.
-func (p *Provider) holds(ctx context.Context, k *known, by *oidc.IDTokenVerifier, what, raw string) (*oidc.IDToken, error) {
+// holds returns what a token says that the provider has signed. Unavailable: its keys cannot be had, and nothing
+// is known of the token.
+func (p *Provider) holds(ctx context.Context, k *known, by *oidc.IDTokenVerifier, what,
+	raw string) (*oidc.IDToken, error) {
 	token, err := by.Verify(ctx, raw)
 	if err == nil {
 		return token, nil

@@ -21,7 +21,8 @@ import (
 const back = "http://127.0.0.1:4711/callback"
 
 // ann is somebody whose address the provider has checked.
-var ann = logintest.Claims{"sub": "ann-1", "email": "Ann@acme.test", "email_verified": true, "name": "Ann", "groups": []string{"staff", "admins"}}
+var ann = logintest.Claims{"sub": "ann-1", "email": "Ann@acme.test", "email_verified": true, "name": "Ann",
+	"groups": []string{"staff", "admins"}}
 
 func open(t *testing.T, p *logintest.Provider) *Provider {
 	t.Helper()
@@ -37,7 +38,8 @@ func open(t *testing.T, p *logintest.Provider) *Provider {
 func begin() (Start, string) {
 	verifier := rand.Text() + rand.Text()
 	sum := sha256.Sum256([]byte(verifier))
-	return Start{Redirect: back, State: rand.Text(), Nonce: rand.Text(), Challenge: base64.RawURLEncoding.EncodeToString(sum[:])}, verifier
+	return Start{Redirect: back, State: rand.Text(), Nonce: rand.Text(),
+		Challenge: base64.RawURLEncoding.EncodeToString(sum[:])}, verifier
 }
 
 // signIn goes through the provider and returns what a client then sends.
@@ -64,21 +66,23 @@ func TestWho(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if who.Issuer != provider.URL || who.Subject != "ann-1" || who.Email != "Ann@acme.test" || !who.Verified || who.Name != "Ann" {
+	if who.Issuer != provider.URL || who.Subject != "ann-1" || who.Email != "Ann@acme.test" || !who.Verified ||
+		who.Name != "Ann" {
 		t.Errorf("got %+v", who)
 	}
 	for _, c := range []struct {
 		name, value string
 		want        bool
-	}{{"groups", "admins", true}, {"groups", "admin", false}, {"email_verified", "true", true}, {"nothing", "", false}, {"name", "Ann", true}, {"name", "An", false}} {
+	}{{"groups", "admins", true}, {"groups", "admin", false}, {"email_verified", "true", true}, {"nothing", "",
+		false}, {"name", "Ann", true}, {"name", "An", false}} {
 		if got := who.Claims(c.name, c.value); got != c.want {
 			t.Errorf("claim %s is %s: %v", c.name, c.value, got)
 		}
 	}
 }
 
-// If this fails, a token that the provider did not make for this sign-in lets somebody in. Each case differs from the control, which is
-// tried before and after it, in one thing.
+// If this fails, a token that the provider did not make for this sign-in lets somebody in. Each case differs
+// from the control, which is tried before and after it, in one thing.
 func TestHostileTokens(t *testing.T) {
 	other, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -143,7 +147,8 @@ func TestHostileTokens(t *testing.T) {
 	}
 }
 
-// If this fails, a code that somebody saw is good for them: without the verifier, twice, or for another address to come back to.
+// If this fails, a code that somebody saw is good for them: without the verifier, twice, or for another address
+// to come back to.
 func TestCodes(t *testing.T) {
 	provider := logintest.New(t)
 	provider.SignsIn(ann)
@@ -186,7 +191,8 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// If this fails, a provider that tells no groups, but where they are, lets somebody in by one, or has this server ask an address of its choice.
+// If this fails, a provider that tells no groups, but where they are, lets somebody in by one, or has this
+// server ask an address of its choice.
 func TestGroupOverage(t *testing.T) {
 	provider := logintest.New(t)
 	provider.SignsIn(ann)
@@ -203,7 +209,8 @@ func TestGroupOverage(t *testing.T) {
 	}{
 		"the groups themselves": {logintest.Claims{"groups": []string{"dev", "ops"}}, true},
 		"where they can be had": {logintest.Claims{"_claim_names": map[string]string{"groups": "src1"},
-			"_claim_sources": map[string]any{"src1": map[string]string{"endpoint": inside.URL, "access_token": "x"}}}, false},
+			"_claim_sources": map[string]any{"src1": map[string]string{"endpoint": inside.URL,
+				"access_token": "x"}}}, false},
 		"that there are many": {logintest.Claims{"hasgroups": true}, false},
 	} {
 		provider.Bend(logintest.Bend{Token: func(to logintest.Claims) { maps.Copy(to, c.claims) }})
@@ -231,7 +238,8 @@ func TestRedirects(t *testing.T) {
 			t.Errorf("the control %s: %v", good, err)
 		}
 	}
-	for _, bad := range []string{"", "https://evil.example.com/callback", "http://evil.example.com:80/callback", "http://127.0.0.1/callback",
+	for _, bad := range []string{"", "https://evil.example.com/callback", "http://evil.example.com:80/callback",
+		"http://127.0.0.1/callback",
 		"http://127.0.0.1:80@evil.example.com/callback", "http://127.0.0.1:80/callback?next=https://evil.example.com", "http://127.0.0.1:80/callback#x",
 		"http://127.0.0.1:80/../callback", "http://127.0.0.1:80//evil.example.com", "//evil.example.com:80/callback", "http://127.0.0.1.evil.example.com:80/callback",
 		"http://localhost.evil.example.com:80/callback", "javascript:alert(1)", "http://127.0.0.1:80\\@evil.example.com/callback", "http://10.0.0.1:80/callback",
@@ -242,8 +250,8 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// If this fails, a provider that is broken, taken over or not the one that was named makes this server believe it, read for ever, or follow
-// it to other addresses.
+// If this fails, a provider that is broken, taken over or not the one that was named makes this server believe
+// it, read for ever, or follow it to other addresses.
 func TestHostileProvider(t *testing.T) {
 	var inside int
 	internal := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { inside++ }))
@@ -262,7 +270,8 @@ func TestHostileProvider(t *testing.T) {
 		provider := logintest.New(t)
 		provider.Bend(bend)
 		s, _ := begin()
-		if address, err := open(t, provider).URL(t.Context(), s); outboard.KindOf(err) != outboard.Unavailable || err == nil || len(err.Error()) > 1000 {
+		if address, err := open(t, provider).URL(t.Context(), s); outboard.KindOf(err) != outboard.Unavailable ||
+			err == nil || len(err.Error()) > 1000 {
 			t.Errorf("%s: %q, %.1000v", name, address, err)
 		}
 		provider.Bend(logintest.Bend{})
@@ -289,7 +298,8 @@ func TestHostileProvider(t *testing.T) {
 		if strings.Contains(name, "elsewhere") { // nothing is known of the token
 			kind = outboard.Unavailable
 		}
-		if _, err := p.Who(t.Context(), signIn(t, p)); outboard.KindOf(err) != kind || err == nil || len(err.Error()) > 1000 {
+		if _, err := p.Who(t.Context(), signIn(t, p)); outboard.KindOf(err) != kind || err == nil ||
+			len(err.Error()) > 1000 {
 			t.Errorf("%s: %.1000v", name, err)
 		}
 	}
@@ -307,11 +317,14 @@ func TestClientSecret(t *testing.T) {
 	provider.Secret = "another"
 	p.cfg.ClientSecret = func() (outboard.Secret, error) { return outboard.NewSecret("hunter2"), nil }
 	_, err := p.Who(t.Context(), a)
-	if outboard.KindOf(err) != outboard.Unavailable || err == nil || !strings.Contains(err.Error(), "invalid_client") || strings.Contains(err.Error(), "hunter2") {
+	if outboard.KindOf(err) != outboard.Unavailable || err == nil || !strings.Contains(err.Error(), "invalid_client") ||
+		strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("got %v", err)
 	}
-	for _, issuer := range []string{"http://issuer.example.com", "", "https://", "https://user:pw@issuer.example.com", "ftp://issuer.example.com"} {
-		if _, err := New(Config{Issuer: issuer, ClientID: "outboard", HTTP: provider.Client()}); outboard.KindOf(err) != outboard.Invalid {
+	for _, issuer := range []string{"http://issuer.example.com", "", "https://", "https://user:pw@issuer.example.com",
+		"ftp://issuer.example.com"} {
+		if _, err := New(Config{Issuer: issuer, ClientID: "outboard",
+			HTTP: provider.Client()}); outboard.KindOf(err) != outboard.Invalid {
 			t.Errorf("issuer %q: %v", issuer, err)
 		}
 	}

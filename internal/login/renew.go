@@ -13,11 +13,12 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Renew asks the provider, with what it gave at the sign-in of a subject, whether somebody is still who they were, and what is to be asked
-// with next time: that may be the same. A provider need not send an ID token then (OpenID Connect Core 12.2); what it says of the person
-// elsewhere counts instead, and if that is nothing, the person is Silent. Unauthenticated when it says no, or names somebody who is not the
-// subject: then they must sign in again. Whatever comes of it, the answer holds what is to be asked with next time where the provider gave that: the
-// old one may be worth nothing any more.
+// Renew asks the provider, with what it gave at the sign-in of a subject, whether somebody is still who they
+// were, and what is to be asked with next time: that may be the same. A provider need not send an ID token then
+// (OpenID Connect Core 12.2); what it says of the person elsewhere counts instead, and if that is nothing, the
+// person is Silent. Unauthenticated when it says no, or names somebody who is not the subject: then they must
+// sign in again. Whatever comes of it, the answer holds what is to be asked with next time where the provider
+// gave that: the old one may be worth nothing any more.
 func (p *Provider) Renew(ctx context.Context, subject string, with outboard.Secret) (Person, error) {
 	ctx, cancel := context.WithTimeout(oidc.ClientContext(ctx, p.http), timeout)
 	defer cancel()
@@ -26,14 +27,16 @@ func (p *Provider) Renew(ctx context.Context, subject string, with outboard.Secr
 		return Person{}, err
 	}
 	var out tokens
-	why, err := p.post(ctx, k, k.endpoint.TokenURL, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {with.Reveal()}}, &out)
+	why, err := p.post(ctx, k, k.endpoint.TokenURL, url.Values{"grant_type": {"refresh_token"},
+		"refresh_token": {with.Reveal()}}, &out)
 	switch {
 	case err != nil:
 		return Person{}, err
 	case why == "invalid_grant":
 		return Person{}, refused("it does not renew this sign-in any more")
 	case why != "":
-		return Person{}, outboard.Errorf(outboard.Unavailable, "the identity provider does not renew a sign-in: %s", why)
+		return Person{}, outboard.Errorf(outboard.Unavailable, "the identity provider does not renew a sign-in: %s",
+			why)
 	}
 	if out.Renew == "" {
 		out.Renew = with.Reveal()
@@ -105,7 +108,8 @@ func (p *Provider) userinfo(ctx context.Context, k *known, access string) (map[s
 	case kind == "application/jwt":
 		return p.signed(ctx, k, string(text))
 	case kind != "application/json":
-		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider says who somebody is as %q, and only application/json and application/jwt can be read", kind)
+		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider says who somebody is as %q, and "+
+			"only application/json and application/jwt can be read", kind)
 	}
 	var claims map[string]json.RawMessage
 	if json.Unmarshal(text, &claims) != nil {
@@ -114,12 +118,14 @@ func (p *Provider) userinfo(ctx context.Context, k *known, access string) (map[s
 	return claims, nil
 }
 
-// signed returns the claims of an answer that the provider has signed (OpenID Connect Core 5.3.2): by its own keys, as itself, for this client. It
-// need not say until when it holds: it has just been asked for.
+// signed returns the claims of an answer that the provider has signed (OpenID Connect Core 5.3.2): by its own
+// keys, as itself, for this client. It need not say until when it holds: it has just been asked for.
 func (p *Provider) signed(ctx context.Context, k *known, text string) (claims map[string]json.RawMessage, err error) {
 	if strings.Count(text, ".") == 4 { // a signed one has three parts
-		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider encrypts who somebody is, and this server has no key to read that").
-			WithHint("set up this client there for answers that are signed or plain: userinfo_encrypted_response_alg must not be set")
+		return nil, outboard.Errorf(outboard.Unavailable, "the identity provider encrypts who somebody is, and this "+
+			"server has no key to read that").
+			WithHint("set up this client there for answers that are signed or plain: " +
+				"userinfo_encrypted_response_alg must not be set")
 	}
 	token, err := p.holds(ctx, k, k.told, "what it signed about who this is", strings.TrimSpace(text))
 	if err != nil {
@@ -135,8 +141,9 @@ func (p *Provider) signed(ctx context.Context, k *known, text string) (claims ma
 	return claims, nil
 }
 
-// Revoke gives back what a sign-in is renewed with (RFC 7009). before is called with the address that is asked, and its error ends it. NotFound:
-// the provider takes nothing back. Denied: not this. After anything else it may be asked again.
+// Revoke gives back what a sign-in is renewed with (RFC 7009). before is called with the address that is asked,
+// and its error ends it. NotFound: the provider takes nothing back. Denied: not this. After anything else it may
+// be asked again.
 func (p *Provider) Revoke(ctx context.Context, with outboard.Secret, before func(address string) error) error {
 	ctx, cancel := context.WithTimeout(oidc.ClientContext(ctx, p.http), timeout)
 	defer cancel()
@@ -150,7 +157,8 @@ func (p *Provider) Revoke(ctx context.Context, with outboard.Secret, before func
 	if err := before(k.revoke); err != nil {
 		return err
 	}
-	why, err := p.post(ctx, k, k.revoke, url.Values{"token": {with.Reveal()}, "token_type_hint": {"refresh_token"}}, nil)
+	why, err := p.post(ctx, k, k.revoke, url.Values{"token": {with.Reveal()}, "token_type_hint": {"refresh_token"}},
+		nil)
 	if err == nil && why == "unsupported_token_type" { // RFC 7009 2.2.1
 		return outboard.Errorf(outboard.Denied, "the identity provider takes no tokens of this kind back: %s", why)
 	}

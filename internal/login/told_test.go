@@ -14,7 +14,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/login/logintest"
 )
 
-// renewSilently signs ann in, and renews that at a provider which sends no ID token then but answers at its userinfo endpoint.
+// renewSilently signs ann in, and renews that at a provider which sends no ID token then but answers at its
+// userinfo endpoint.
 func renewSilently(t *testing.T, provider *logintest.Provider, bend logintest.Bend) (Person, error) {
 	t.Helper()
 	p, err := New(Config{Issuer: provider.URL, ClientID: "outboard", HTTP: provider.Client(), Renewable: true,
@@ -32,8 +33,8 @@ func renewSilently(t *testing.T, provider *logintest.Provider, bend logintest.Be
 	return p.Renew(t.Context(), who.Subject, who.Renew)
 }
 
-// If this fails, somebody whose provider signs its answers cannot stay signed in, or does so by an answer that the provider has not given: about
-// somebody else, to another client, of another provider, or of nobody at all.
+// If this fails, somebody whose provider signs its answers cannot stay signed in, or does so by an answer that
+// the provider has not given: about somebody else, to another client, of another provider, or of nobody at all.
 func TestSignedUserInfo(t *testing.T) {
 	other, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -55,29 +56,43 @@ func TestSignedUserInfo(t *testing.T) {
 		kind outboard.Kind // "" = it holds
 		word string
 	}{
-		"signed":                  {bend: by(good)},
-		"signed, and it lasts":    {bend: claim("exp", time.Now().Add(time.Minute).Unix())},
-		"for others too":          {bend: claim("aud", []string{"other", "outboard"})},
-		"offered":                 {bend: logintest.Bend{Told: good, Discovery: offers("none", "HS256", "RS256")}},
-		"none and HS256 offered":  {bend: logintest.Bend{Told: good, Discovery: offers("none", "HS256")}}, // then as for ID tokens
-		"another one offered":     {logintest.Bend{Told: good, Discovery: offers("ES256")}, outboard.Unauthenticated, "does not hold"},
-		"another key":             {by(func(p *logintest.Provider) logintest.SignedBy { return p.RS256(other) }), outboard.Unauthenticated, "does not hold"},
-		"alg none":                {by(func(*logintest.Provider) logintest.SignedBy { return logintest.Unsigned() }), outboard.Unauthenticated, "does not hold"},
-		"alg none, offered":       {logintest.Bend{Told: func(*logintest.Provider) logintest.SignedBy { return logintest.Unsigned() }, Discovery: offers("none", "RS256")}, outboard.Unauthenticated, "does not hold"},
-		"HS256, the public key":   {by(func(p *logintest.Provider) logintest.SignedBy { return logintest.HS256(p.PublicPEM()) }), outboard.Unauthenticated, "does not hold"},
-		"HS256, the secret":       {by(func(p *logintest.Provider) logintest.SignedBy { return logintest.HS256([]byte(p.Secret)) }), outboard.Unauthenticated, "does not hold"},
-		"changed on its way":      {logintest.Bend{Told: good, ToldAs: swapped}, outboard.Unauthenticated, "does not hold"},
-		"another issuer":          {claim("iss", "https://other.test"), outboard.Unauthenticated, "does not hold"},
-		"no issuer":               {says(func(c logintest.Claims) { delete(c, "iss") }), outboard.Unauthenticated, "does not hold"},
-		"another client":          {claim("aud", "other"), outboard.Unauthenticated, "does not hold"},
-		"no client":               {says(func(c logintest.Claims) { delete(c, "aud") }), outboard.Unauthenticated, "does not hold"},
-		"somebody else":           {claim("sub", "eve"), outboard.Unauthenticated, "names somebody else"},
-		"nobody":                  {says(func(c logintest.Claims) { delete(c, "sub") }), outboard.Unauthenticated, "names somebody else"},
-		"over":                    {claim("exp", time.Now().Add(-time.Minute).Unix()), outboard.Unauthenticated, "of another time"},
-		"of the future":           {claim("iat", time.Now().Add(time.Hour).Unix()), outboard.Unauthenticated, "of another time"},
-		"no token":                {logintest.Bend{Told: good, ToldAs: func(string) string { return "{}" }}, outboard.Unauthenticated, "does not hold"},
-		"encrypted":               {logintest.Bend{Told: good, ToldAs: encrypted}, outboard.Unavailable, "encrypts"},
-		"its keys cannot be had":  {logintest.Bend{Told: unknownKey, Keys: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }}, outboard.Unavailable, "503 for its keys"},
+		"signed":               {bend: by(good)},
+		"signed, and it lasts": {bend: claim("exp", time.Now().Add(time.Minute).Unix())},
+		"for others too":       {bend: claim("aud", []string{"other", "outboard"})},
+		"offered":              {bend: logintest.Bend{Told: good, Discovery: offers("none", "HS256", "RS256")}},
+		// then as for ID tokens
+		"none and HS256 offered": {bend: logintest.Bend{Told: good, Discovery: offers("none", "HS256")}},
+		"another one offered": {logintest.Bend{Told: good, Discovery: offers("ES256")}, outboard.Unauthenticated,
+			"does not hold"},
+		"another key": {by(func(p *logintest.Provider) logintest.SignedBy { return p.RS256(other) }),
+			outboard.Unauthenticated, "does not hold"},
+		"alg none": {by(func(*logintest.Provider) logintest.SignedBy { return logintest.Unsigned() }),
+			outboard.Unauthenticated, "does not hold"},
+		"alg none, offered":     {logintest.Bend{Told: func(*logintest.Provider) logintest.SignedBy { return logintest.Unsigned() }, Discovery: offers("none", "RS256")}, outboard.Unauthenticated, "does not hold"},
+		"HS256, the public key": {by(func(p *logintest.Provider) logintest.SignedBy { return logintest.HS256(p.PublicPEM()) }), outboard.Unauthenticated, "does not hold"},
+		"HS256, the secret":     {by(func(p *logintest.Provider) logintest.SignedBy { return logintest.HS256([]byte(p.Secret)) }), outboard.Unauthenticated, "does not hold"},
+		"changed on its way": {logintest.Bend{Told: good, ToldAs: swapped}, outboard.Unauthenticated,
+			"does not hold"},
+		"another issuer": {claim("iss", "https://other.test"), outboard.Unauthenticated, "does not hold"},
+		"no issuer": {says(func(c logintest.Claims) { delete(c, "iss") }), outboard.Unauthenticated,
+			"does not hold"},
+		"another client": {claim("aud", "other"), outboard.Unauthenticated, "does not hold"},
+		"no client": {says(func(c logintest.Claims) { delete(c, "aud") }), outboard.Unauthenticated,
+			"does not hold"},
+		"somebody else": {claim("sub", "eve"), outboard.Unauthenticated, "names somebody else"},
+		"nobody": {says(func(c logintest.Claims) { delete(c, "sub") }), outboard.Unauthenticated,
+			"names somebody else"},
+		"over": {claim("exp", time.Now().Add(-time.Minute).Unix()), outboard.Unauthenticated,
+			"of another time"},
+		"of the future": {claim("iat", time.Now().Add(time.Hour).Unix()), outboard.Unauthenticated,
+			"of another time"},
+		"no token": {logintest.Bend{Told: good, ToldAs: func(string) string { return "{}" }},
+			outboard.Unauthenticated, "does not hold"},
+		"encrypted": {logintest.Bend{Told: good, ToldAs: encrypted}, outboard.Unavailable, "encrypts"},
+		"its keys cannot be had": {logintest.Bend{Told: unknownKey, Keys: func(w http.ResponseWriter,
+			_ *http.Request) {
+			w.WriteHeader(503)
+		}}, outboard.Unavailable, "503 for its keys"},
 		"a key that is not there": {by(unknownKey), outboard.Unauthenticated, "does not hold"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -88,12 +103,14 @@ func TestSignedUserInfo(t *testing.T) {
 				t.Error("what it is renewed with next is lost")
 			}
 			if c.kind == "" {
-				if err != nil || who.Silent || who.Subject != "ann-1" || who.Email != "Ann@acme.test" || !who.Verified || who.Name != "Ann" || !who.Claims("groups", "admins") {
+				if err != nil || who.Silent || who.Subject != "ann-1" || who.Email != "Ann@acme.test" ||
+					!who.Verified || who.Name != "Ann" || !who.Claims("groups", "admins") {
 					t.Errorf("%+v, %v", who, err)
 				}
 				return
 			}
-			if err == nil || outboard.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.word) || who.Email != "" || who.Verified || who.Claims("groups", "admins") {
+			if err == nil || outboard.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.word) ||
+				who.Email != "" || who.Verified || who.Claims("groups", "admins") {
 				t.Errorf("%+v, %v", who, err)
 			}
 			if who, err := renewSilently(t, provider, by(good)); err != nil || who.Email != "Ann@acme.test" {
@@ -131,7 +148,8 @@ func encrypted(string) string {
 	return "eyJhbGciOiJSU0EtT0FFUCIsImVuYyI6IkEyNTZHQ00ifQ.a2V5.aXY.dGV4dA.dGFn"
 }
 
-// If this fails, a provider that gives a new token with each renewal has one that nobody here knows of, when the ID token beside it is refused.
+// If this fails, a provider that gives a new token with each renewal has one that nobody here knows of, when the
+// ID token beside it is refused.
 func TestRenewalOfARefusedToken(t *testing.T) {
 	provider := logintest.New(t)
 	provider.SignsIn(ann)

@@ -16,7 +16,8 @@ const maxBoxEntries = 200
 // CheckBox refuses settings of a box that would not mean what they say.
 func CheckBox(n outboard.BoxNetwork) error {
 	if len(n.Allow) > maxBoxEntries || len(n.Deny) > maxBoxEntries {
-		return fmt.Errorf("a box's network has at most %d entries to allow and %d to deny", maxBoxEntries, maxBoxEntries)
+		return fmt.Errorf("a box's network has at most %d entries to allow and %d to deny", maxBoxEntries,
+			maxBoxEntries)
 	}
 	for _, h := range n.Allow {
 		if err := Check(outboard.NetRule{Host: h}); err != nil {
@@ -35,7 +36,8 @@ func CheckBox(n outboard.BoxNetwork) error {
 	}
 	for _, h := range n.Allow {
 		if _, ok := exception(h); len(n.Deny) > 0 && !ok {
-			return fmt.Errorf("%q is not an address or a network: only those can be exceptions from networks that are denied", clip(h))
+			return fmt.Errorf("%q is not an address or a network: only those can be exceptions from networks that "+
+				"are denied", clip(h))
 		}
 	}
 	return nil
@@ -49,8 +51,8 @@ func exception(h string) (netip.Prefix, bool) {
 	return asNetwork(h)
 }
 
-// ForBox returns the networking of a box: what it wants, as far as most, the server's bound on boxes, has it. beyond are the entries it
-// allows itself that the bound does not cover as a whole; they are not in the result.
+// ForBox returns the networking of a box: what it wants, as far as most, the server's bound on boxes, has it.
+// beyond are the entries it allows itself that the bound does not cover as a whole; they are not in the result.
 func ForBox(most outboard.Networking, want outboard.BoxNetwork) (n outboard.Networking, beyond []string) {
 	n = most
 	if most.Mode != "limited" && most.Mode != "unrestricted" {
@@ -106,14 +108,16 @@ func covers(wide, narrow string) bool {
 		return false
 	}
 	rest, wild := strings.CutPrefix(wide, "*")
-	return wild && !isIP(narrow) && strings.HasSuffix(strings.TrimPrefix(narrow, "*"), rest) && len(strings.TrimPrefix(narrow, "*")) >= len(rest)
+	return wild && !isIP(narrow) && strings.HasSuffix(strings.TrimPrefix(narrow, "*"), rest) &&
+		len(strings.TrimPrefix(narrow, "*")) >= len(rest)
 }
 
-// Narrow returns what of a networking that names what it allows the bound on boxes has, with the bound's budget. beyond are the hosts among
-// its AllowedHosts of which nothing is left.
+// Narrow returns what of a networking that names what it allows the bound on boxes has, with the bound's budget.
+// beyond are the hosts among its AllowedHosts of which nothing is left.
 func Narrow(most, want outboard.Networking) (n outboard.Networking, beyond []string) {
 	bound := Effective(most, nil)
-	n = outboard.Networking{Mode: "limited", Budget: most.Budget, Ask: want.Ask, DenyNetworks: most.DenyNetworks, DenyExcept: most.DenyExcept}
+	n = outboard.Networking{Mode: "limited", Budget: most.Budget, Ask: want.Ask, DenyNetworks: most.DenyNetworks,
+		DenyExcept: most.DenyExcept}
 	left := map[string]bool{}
 	for _, w := range Effective(want, nil) {
 		if w.Deny {
@@ -165,7 +169,8 @@ func both(wide, narrow outboard.NetRule) (r outboard.NetRule, ok bool) {
 	case len(narrow.Methods) == 0:
 		r.Methods = wide.Methods
 	default:
-		r.Methods = slices.DeleteFunc(slices.Clone(narrow.Methods), func(m string) bool { return !slices.Contains(wide.Methods, m) })
+		r.Methods = slices.DeleteFunc(slices.Clone(narrow.Methods),
+			func(m string) bool { return !slices.Contains(wide.Methods, m) })
 		if len(r.Methods) == 0 {
 			return r, false
 		}

@@ -17,7 +17,8 @@ import (
 // MaxPath bounds a path: servers refuse longer ones, and a longer one is data on its way out.
 const MaxPath = 8 << 10
 
-// Host brings "name", "name:port" or "[address]:port" into canonical form: lower-case, no final dot. port is 0 when there is none.
+// Host brings "name", "name:port" or "[address]:port" into canonical form: lower-case, no final dot. port is 0
+// when there is none.
 func Host(s string) (host string, port int, err error) {
 	host = s
 	if strings.HasPrefix(s, "[") || strings.Count(s, ":") == 1 {
@@ -69,8 +70,8 @@ func lower(s string) string {
 	return string(b)
 }
 
-// Path decodes a path as it stands in a request. odd says what makes different servers read it differently: then no rule about paths
-// may let it pass. An error is a path that nobody sends in good faith.
+// Path decodes a path as it stands in a request. odd says what makes different servers read it differently: then
+// no rule about paths may let it pass. An error is a path that nobody sends in good faith.
 func Path(raw string) (path, odd string, err error) {
 	if !strings.HasPrefix(raw, "/") {
 		return "", "", errors.New("the path does not begin with a slash")
@@ -124,7 +125,8 @@ func checkHost(r outboard.NetRule) error {
 		case n.String() != r.Host:
 			return fmt.Errorf("host: the network is written %s", n)
 		case r.Deny:
-			return errors.New("host: a rule cannot deny a network, because a name that leads there is judged before it is looked up")
+			return errors.New("host: a rule cannot deny a network, because a name that leads there is judged before " +
+				"it is looked up")
 		}
 		return nil
 	}
@@ -167,7 +169,8 @@ func Check(r outboard.NetRule) error {
 		return errors.New("path may have ** only at its end")
 	}
 	if _, odd, err := Path(strings.ReplaceAll(r.Path, "%", "%25")); err != nil || odd != "" {
-		return errors.New("path must be a clean absolute path, decoded, in which * is any part of a segment and a final ** any rest")
+		return errors.New("path must be a clean absolute path, decoded, in which * is any part of a segment and a " +
+			"final ** any rest")
 	}
 	return nil
 }

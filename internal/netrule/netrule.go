@@ -58,7 +58,8 @@ func Effective(n outboard.Networking, mcp []outboard.MCPServer) []Rule {
 	}
 	if n.AllowPackageManagers {
 		for _, h := range PackageHosts {
-			out = append(out, Rule{outboard.NetRule{Host: h, Methods: []string{"GET", "HEAD"}, Trusted: true}, "allow_package_managers"})
+			out = append(out, Rule{outboard.NetRule{Host: h, Methods: []string{"GET", "HEAD"}, Trusted: true},
+				"allow_package_managers"})
 		}
 	}
 	if n.AllowMCPServers {
@@ -113,7 +114,8 @@ type Verdict struct {
 
 // Judge applies rules to a request. A rule that denies wins; without one that allows, the answer is no.
 func Judge(rules []Rule, t Target) Verdict {
-	verdict := Verdict{Rule: "default", Reason: fmt.Sprintf("no rule lets this sandbox reach %s", where(t.Host, t.Port))}
+	verdict := Verdict{Rule: "default", Reason: fmt.Sprintf("no rule lets this sandbox reach %s",
+		where(t.Host, t.Port))}
 	for _, r := range rules {
 		if !r.host(t.Host, t.Port) {
 			continue
@@ -138,11 +140,13 @@ func Judge(rules []Rule, t Target) Verdict {
 // Trusts reports whether a rule that lets a request pass says that private data may go there.
 func Trusts(rules []Rule, t Target) bool {
 	return slices.ContainsFunc(rules, func(r Rule) bool {
-		return r.Trusted && !r.Deny && r.host(t.Host, t.Port) && r.method(t.Method) && (r.Path == "" || t.Odd == "" && Match(r.Path, t.Path))
+		return r.Trusted && !r.Deny && r.host(t.Host, t.Port) && r.method(t.Method) &&
+			(r.Path == "" || t.Odd == "" && Match(r.Path, t.Path))
 	})
 }
 
-// NamesMethods reports whether a rule that speaks of a host and port names methods: what is of another method is something else there.
+// NamesMethods reports whether a rule that speaks of a host and port names methods: what is of another method is
+// something else there.
 func NamesMethods(rules []Rule, host string, port int) bool {
 	return slices.ContainsFunc(rules, func(r Rule) bool { return len(r.Methods) > 0 && r.host(host, port) })
 }
@@ -187,7 +191,8 @@ func where(host string, port int) string {
 	return host + " port " + strconv.Itoa(port)
 }
 
-// Match reports whether a clean path fits a pattern, in which * stands for any part of one segment and ** at the end for any rest.
+// Match reports whether a clean path fits a pattern, in which * stands for any part of one segment and ** at the
+// end for any rest.
 func Match(pattern, path string) bool {
 	pattern, rest := strings.CutSuffix(pattern, "**")
 	ps, ss := strings.Split(pattern, "/"), strings.Split(path, "/")

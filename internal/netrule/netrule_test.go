@@ -10,7 +10,8 @@ import (
 func limited(f func(*outboard.Networking)) []Rule {
 	n := outboard.Networking{Mode: "limited"}
 	f(&n)
-	return Effective(n, []outboard.MCPServer{{Name: "gh", URL: "https://mcp.test/v1"}, {Name: "odd", URL: "https://mcp.test:8443/"}})
+	return Effective(n, []outboard.MCPServer{{Name: "gh", URL: "https://mcp.test/v1"},
+		{Name: "odd", URL: "https://mcp.test:8443/"}})
 }
 
 // Broken if a request passes that no rule names, or one that a rule names does not.
@@ -62,11 +63,13 @@ func TestJudge(t *testing.T) {
 		{"POST", "mcp.test", 8443, "/v1", true},
 		{"POST", "mcp.test", 9443, "/v1", false},
 	} {
-		if v := Judge(rules, Target{Method: tc.method, Host: tc.host, Port: tc.port, Path: tc.path}); v.Allow != tc.allow || !v.Allow && v.Reason == "" {
+		if v := Judge(rules, Target{Method: tc.method, Host: tc.host, Port: tc.port,
+			Path: tc.path}); v.Allow != tc.allow || !v.Allow && v.Reason == "" {
 			t.Errorf("%s %s:%d%s: %+v", tc.method, tc.host, tc.port, tc.path, v)
 		}
 	}
-	if v := Judge(rules, Target{Method: "GET", Host: "api.test", Port: 443, Path: "/v1/a;b", Odd: "odd"}); v.Allow || !v.Firm {
+	if v := Judge(rules, Target{Method: "GET", Host: "api.test", Port: 443, Path: "/v1/a;b", Odd: "odd"}); v.Allow ||
+		!v.Firm {
 		t.Errorf("an odd path under a rule of paths: %+v", v)
 	}
 	if v := Judge(rules, Target{Method: "GET", Host: "a.test", Port: 443, Path: "/@a/b", Odd: "odd"}); !v.Allow {
@@ -82,24 +85,28 @@ func TestModes(t *testing.T) {
 			t.Errorf("%q: %+v", mode, got)
 		}
 	}
-	n := outboard.Networking{Mode: "unrestricted", Rules: []outboard.NetRule{{Host: "x.test", Port: AnyPort, Deny: true}}}
+	n := outboard.Networking{Mode: "unrestricted",
+		Rules: []outboard.NetRule{{Host: "x.test", Port: AnyPort, Deny: true}}}
 	if got := Judge(Effective(n, nil), any); got.Allow || !got.Firm {
 		t.Errorf("denied by name: %+v", got)
 	}
-	if got := Effective(outboard.Networking{Mode: "limited"}, []outboard.MCPServer{{Name: "a", URL: "https://a.test"}}); len(got) != 0 {
+	if got := Effective(outboard.Networking{Mode: "limited"},
+		[]outboard.MCPServer{{Name: "a", URL: "https://a.test"}}); len(got) != 0 {
 		t.Errorf("a new environment reaches %v", got)
 	}
 }
 
 // Broken if two spellings of a host are judged differently, or one that is not a plain name is judged at all.
 func TestHost(t *testing.T) {
-	for in, want := range map[string]string{"A.Test": "a.test", "a.test.": "a.test", "a.test:443": "a.test", "[::1]:80": "::1", "[2001:db8::1]": "2001:db8::1",
+	for in, want := range map[string]string{"A.Test": "a.test", "a.test.": "a.test", "a.test:443": "a.test",
+		"[::1]:80": "::1", "[2001:db8::1]": "2001:db8::1",
 		"1.2.3.4:1": "1.2.3.4", "xn--bcher-kva.test": "xn--bcher-kva.test", "a_b.test": "a_b.test"} {
 		if got, _, err := Host(in); err != nil || got != want {
 			t.Errorf("%q: %q, %v", in, got, err)
 		}
 	}
-	for _, in := range []string{"", ".", "a..test", "a.test..", " a.test", "a.test ", "a\x00.test", "a.test\r\nx", "a\t.test", "a%00.test", "a%2etest", "user@a.test",
+	for _, in := range []string{"", ".", "a..test", "a.test..", " a.test", "a.test ", "a\x00.test", "a.test\r\nx",
+		"a\t.test", "a%00.test", "a%2etest", "user@a.test",
 		"user:pw@a.test", "a.test/", "a.test?x", "a.test#x", `a\.test`, "b\u00fccher.test", "\u212a.test", "a\u3002test", "2130706433", "0x7f.1", "127.1", "0177.0.0.1",
 		"::ffff:127.0.0.1", "[::ffff:127.0.0.1]:80", "[fe80::1%lo]", "a.test:", "a.test:0", "a.test:080", "a.test:+80", "a.test:65536", "a.test:80:80", "a.test:http",
 		strings.Repeat("a", 300), strings.Repeat("a.", 150) + "test", "metadata.google.internal", "[a.test", "a]"} {
@@ -116,12 +123,14 @@ func TestPath(t *testing.T) {
 			t.Errorf("%q: %s, %v", in, odd, err)
 		}
 	}
-	for _, in := range []string{"//admin", "/v1%2fadmin", "/a;b", "/v1%5Cadmin", `/v1\admin`, "/%252e%252e/admin", "/a%25b", "/@s%2Fname", "/a%2eb", "/%c0%ae%c0%ae/a"} {
+	for _, in := range []string{"//admin", "/v1%2fadmin", "/a;b", "/v1%5Cadmin", `/v1\admin`, "/%252e%252e/admin",
+		"/a%25b", "/@s%2Fname", "/a%2eb", "/%c0%ae%c0%ae/a"} {
 		if _, odd, err := Path(in); err != nil || odd == "" {
 			t.Errorf("%q passes as clean: %v", in, err)
 		}
 	}
-	for _, in := range []string{"", "v1", "*", "/v1/../admin", "/v1/%2e%2e/admin", "/v1/%2E./admin", "/v1/..;/admin", "/v1/.;x/a", "/./a", "/a/..", "/v1%00", "/a%0d%0ab",
+	for _, in := range []string{"", "v1", "*", "/v1/../admin", "/v1/%2e%2e/admin", "/v1/%2E./admin", "/v1/..;/admin",
+		"/v1/.;x/a", "/./a", "/a/..", "/v1%00", "/a%0d%0ab",
 		"/a%7f", "/%", "/%zz", `/a\..\b`, "/a%5c..%5cb", "/" + strings.Repeat("a", MaxPath)} {
 		if got, _, err := Path(in); err == nil {
 			t.Errorf("%q passes as %q", in, got)
@@ -131,14 +140,17 @@ func TestPath(t *testing.T) {
 
 // Broken if a rule that means something else than it says is saved.
 func TestCheck(t *testing.T) {
-	for _, r := range []outboard.NetRule{{Host: "*"}, {Host: "a.test", Port: -1}, {Host: "*.a.test", Path: "/v1/**", Methods: []string{"GET"}}, {Host: "::1"},
+	for _, r := range []outboard.NetRule{{Host: "*"}, {Host: "a.test", Port: -1},
+		{Host: "*.a.test", Path: "/v1/**", Methods: []string{"GET"}}, {Host: "::1"},
 		{Host: "169.254.169.254", Deny: true}, {Host: "168.0.0.0/8"}, {Host: "169.253.1.1"}} {
 		if err := Check(r); err != nil {
 			t.Errorf("%+v: %v", r, err)
 		}
 	}
-	for _, r := range []outboard.NetRule{{}, {Host: "A.test"}, {Host: "a.test."}, {Host: "a.test:80"}, {Host: "a.*"}, {Host: "*a.test"}, {Host: "*.1.2.3.4"},
-		{Host: "a.test", Port: -2}, {Host: "a.test", Port: 70000}, {Host: "a.test", Methods: []string{"get"}}, {Host: "a.test", Path: "v1"},
+	for _, r := range []outboard.NetRule{{}, {Host: "A.test"}, {Host: "a.test."}, {Host: "a.test:80"}, {Host: "a.*"},
+		{Host: "*a.test"}, {Host: "*.1.2.3.4"},
+		{Host: "a.test", Port: -2}, {Host: "a.test", Port: 70000}, {Host: "a.test",
+			Methods: []string{"get"}}, {Host: "a.test", Path: "v1"},
 		{Host: "a.test", Path: "/a/../b"}, {Host: "a.test", Path: "/**/b"}, {Host: "a.test", Path: "/a//b"},
 		{Host: "169.254.169.254"}, {Host: "169.254.0.0/17"}, {Host: "fd00:ec2::254"}, {Host: "metadata.google.internal"}} {
 		if Check(r) == nil {

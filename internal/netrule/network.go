@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Network reads a network such as 10.0.0.0/8 and brings it into the one form in which addresses are looked for in it: bits beyond its
-// length are zero, and a network of IPv4 addresses that is written as one of IPv6 is one of IPv4. One that would have to be both is
-// refused: half of it would never match.
+// Network reads a network such as 10.0.0.0/8 and brings it into the one form in which addresses are looked for
+// in it: bits beyond its length are zero, and a network of IPv4 addresses that is written as one of IPv6 is one
+// of IPv4. One that would have to be both is refused: half of it would never match.
 func Network(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
@@ -32,8 +32,8 @@ func asNetwork(host string) (netip.Prefix, bool) {
 	return n, err == nil
 }
 
-// within reports whether a host is an address of a network. A name is not, wherever it leads: that would have to be looked up first, and
-// what is looked up has left the sandbox.
+// within reports whether a host is an address of a network. A name is not, wherever it leads: that would have to
+// be looked up first, and what is looked up has left the sandbox.
 func within(n netip.Prefix, host string) bool {
 	a, err := netip.ParseAddr(host)
 	return err == nil && a.Zone() == "" && n.Contains(a.Unmap())

@@ -15,8 +15,9 @@ func Proxy(address string) (host string, port int, err error) {
 	return host, port, err
 }
 
-// MayProxy reports whether boxes may go through a proxy: one that the operator has listed, else one that the bound on boxes lets them reach.
-// What is listed is in the form that Proxy returns it in, or another one of the same.
+// MayProxy reports whether boxes may go through a proxy: one that the operator has listed, else one that the
+// bound on boxes lets them reach. What is listed is in the form that Proxy returns it in, or another one of the
+// same.
 func MayProxy(most outboard.Networking, list []string, host string, port int) (listed, may bool) {
 	listed = slices.ContainsFunc(list, func(s string) bool {
 		h, p, err := Proxy(s)

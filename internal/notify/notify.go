@@ -81,7 +81,8 @@ func New(cfg Config) (*Notifier, error) {
 	}
 	u, err := url.Parse(cfg.URL)
 	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring the webhook: its url must be an http(s) URL without credentials or fragment")
+		return nil, outboard.Errorf(outboard.Invalid, "configuring the webhook: its url must be an http(s) URL "+
+			"without credentials or fragment")
 	}
 	if u.Scheme == "http" && len(cfg.Guard.Private) == 0 {
 		return nil, outboard.Errorf(outboard.Invalid, "configuring the webhook: its url must be https").
@@ -90,7 +91,8 @@ func New(cfg Config) (*Notifier, error) {
 	encoded, ok := strings.CutPrefix(strings.TrimSpace(cfg.Secret), "whsec_")
 	secret, err := base64.StdEncoding.DecodeString(encoded)
 	if !ok || err != nil || len(secret) < minSecret || len(secret) > maxSecret {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring the webhook: its secret must be whsec_ and the base64 of %d to %d bytes", minSecret, maxSecret).
+		return nil, outboard.Errorf(outboard.Invalid, "configuring the webhook: its secret must be whsec_ and the "+
+			"base64 of %d to %d bytes", minSecret, maxSecret).
 			WithHint("echo whsec_$(openssl rand -base64 32)")
 	}
 	return &Notifier{cfg: cfg, secret: secret, client: &http.Client{Transport: transport(cfg.Guard),
@@ -166,10 +168,12 @@ func (n *Notifier) once(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case d.Attempt >= maxAttempts:
-			n.cfg.Logger.Error("an approval was not announced; no more attempts", "approval", d.Approval.ID, "attempts", d.Attempt, "err", err)
+			n.cfg.Logger.Error("an approval was not announced; no more attempts", "approval", d.Approval.ID, "attempts",
+				d.Attempt, "err", err)
 		default:
 			next = n.cfg.Now().Add(firstWait << (d.Attempt - 1))
-			n.cfg.Logger.Warn("an approval was not announced; trying again", "approval", d.Approval.ID, "attempt", d.Attempt, "at", next, "err", err)
+			n.cfg.Logger.Warn("an approval was not announced; trying again", "approval", d.Approval.ID, "attempt",
+				d.Attempt, "at", next, "err", err)
 		}
 		if err := n.cfg.Store.SetNotice(ctx, d.Approval.ID, next); err != nil {
 			return err
@@ -205,8 +209,9 @@ type data struct {
 func (n *Notifier) send(ctx context.Context, a *outboard.Approval) error {
 	ctx, cancel := context.WithTimeout(ctx, sendTime)
 	defer cancel()
-	body, err := json.Marshal(message{"approval.requested", a.CreatedAt, data{a.ID, a.Session, a.Call, a.Action, a.Request, a.Digest, a.Why,
-		a.Rules, a.Approver, max(a.Needs, 1), a.ExpiresAt, a.Net}})
+	body, err := json.Marshal(message{"approval.requested", a.CreatedAt,
+		data{a.ID, a.Session, a.Call, a.Action, a.Request, a.Digest, a.Why,
+			a.Rules, a.Approver, max(a.Needs, 1), a.ExpiresAt, a.Net}})
 	if err != nil {
 		return err
 	}

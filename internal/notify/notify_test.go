@@ -39,14 +39,18 @@ func newWorld(t *testing.T) *world {
 	sc := storetest.SQLite(t)
 	sc.Now = w.now
 	w.store = storetest.Open(t, sc)
-	h, err := w.store.CreateSession(t.Context(), outboard.Header{ID: "sesn_1", Thread: "sthr_1"}, outboard.SessionConfig{},
+	h, err := w.store.CreateSession(t.Context(), outboard.Header{ID: "sesn_1", Thread: "sthr_1"},
+		outboard.SessionConfig{},
 		outboard.NewEvent("", &outboard.SessionCreated{}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := outboard.Approval{ID: w.id, Session: h.ID, Call: "sevt_1", Action: "bash", Resource: "ls", Digest: "d", Request: `bash {"command":"ls <b>"}`,
-		Why: "asked", Needs: 2, State: outboard.ApprovalPending, CreatedAt: w.now(), ExpiresAt: w.now().Add(1000 * time.Hour)}
-	c := store.Commit{Session: h.ID, Expect: store.Any, Events: []outboard.Event{outboard.NewEvent("", &outboard.AgentMessage{})}, Approvals: []outboard.Approval{row}}
+	row := outboard.Approval{ID: w.id, Session: h.ID, Call: "sevt_1", Action: "bash", Resource: "ls", Digest: "d",
+		Request: `bash {"command":"ls <b>"}`,
+		Why:     "asked", Needs: 2, State: outboard.ApprovalPending, CreatedAt: w.now(), ExpiresAt: w.now().
+				Add(1000 * time.Hour)}
+	c := store.Commit{Session: h.ID, Expect: store.Any,
+		Events: []outboard.Event{outboard.NewEvent("", &outboard.AgentMessage{})}, Approvals: []outboard.Approval{row}}
 	if _, err := w.store.Commit(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +79,8 @@ func TestNotice(t *testing.T) {
 			t.Errorf("signature %s, want %s", r.Header.Get("webhook-signature"), want)
 		}
 		var m map[string]any
-		if err := json.Unmarshal(body, &m); err != nil || m["type"] != "approval.requested" || m["data"].(map[string]any)["id"] != "apr_1" || m["data"].(map[string]any)["needs"] != 2.0 {
+		if err := json.Unmarshal(body, &m); err != nil || m["type"] != "approval.requested" ||
+			m["data"].(map[string]any)["id"] != "apr_1" || m["data"].(map[string]any)["needs"] != 2.0 {
 			t.Errorf("body: %s, %v", body, err)
 		}
 		if calls.Add(1) == 1 {
@@ -107,11 +112,13 @@ func TestNoticeStaysOutside(t *testing.T) {
 	defer hop.Close()
 	w := newWorld(t)
 	n := w.notifier(t, strings.Replace(target.URL, "http:", "https:", 1), &outbound.Guard{})
-	if err := n.send(t.Context(), &outboard.Approval{ID: "apr_2"}); err == nil || !strings.Contains(err.Error(), "not on the public internet") {
+	if err := n.send(t.Context(), &outboard.Approval{ID: "apr_2"}); err == nil ||
+		!strings.Contains(err.Error(), "not on the public internet") {
 		t.Errorf("a loopback address: %v", err)
 	}
 	n = w.notifier(t, hop.URL, &outbound.Guard{Private: outbound.Loopback})
-	if err := n.send(t.Context(), &outboard.Approval{ID: "apr_2"}); err == nil || !strings.Contains(err.Error(), "307") {
+	if err := n.send(t.Context(), &outboard.Approval{ID: "apr_2"}); err == nil ||
+		!strings.Contains(err.Error(), "307") {
 		t.Errorf("a redirect: %v", err)
 	}
 	if inside.Load() != 0 {
@@ -144,11 +151,13 @@ func TestNoticeEnds(t *testing.T) {
 	}
 	other := newWorld(t)
 	answer := outboard.Answer{Call: "sevt_1", Allow: true, At: other.now()}
-	c := store.Commit{Session: "sesn_1", Expect: store.Any, Events: []outboard.Event{outboard.NewEvent("", &outboard.AgentMessage{})}, Answers: []outboard.Answer{answer}}
+	c := store.Commit{Session: "sesn_1", Expect: store.Any,
+		Events: []outboard.Event{outboard.NewEvent("", &outboard.AgentMessage{})}, Answers: []outboard.Answer{answer}}
 	if _, err := other.store.Commit(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	if err := other.notifier(t, srv.URL, &outbound.Guard{Private: outbound.Loopback}).once(t.Context()); err != nil || calls.Load() != maxAttempts {
+	if err := other.notifier(t, srv.URL, &outbound.Guard{Private: outbound.Loopback}).once(t.Context()); err != nil ||
+		calls.Load() != maxAttempts {
 		t.Errorf("an answered approval was announced: %v", err)
 	}
 }
@@ -157,24 +166,26 @@ func TestNoticeEnds(t *testing.T) {
 func TestConfig(t *testing.T) {
 	private := &outbound.Guard{Private: outbound.Loopback}
 	for name, c := range map[string]Config{
-		"no url":       {URL: "", Secret: secret(), Guard: private},
-		"credentials":  {URL: "https://u:p@example.com/", Secret: secret(), Guard: private},
-		"plain http":   {URL: "http://example.com/", Secret: secret(), Guard: &outbound.Guard{}},
-		"no prefix":    {URL: "https://example.com/", Secret: base64.StdEncoding.EncodeToString(key), Guard: private},
-		"short secret": {URL: "https://example.com/", Secret: "whsec_" + base64.StdEncoding.EncodeToString(key[:8]), Guard: private},
-		"no base64":    {URL: "https://example.com/", Secret: "whsec_!!!", Guard: private},
+		"no url":      {URL: "", Secret: secret(), Guard: private},
+		"credentials": {URL: "https://u:p@example.com/", Secret: secret(), Guard: private},
+		"plain http":  {URL: "http://example.com/", Secret: secret(), Guard: &outbound.Guard{}},
+		"no prefix":   {URL: "https://example.com/", Secret: base64.StdEncoding.EncodeToString(key), Guard: private},
+		"short secret": {URL: "https://example.com/", Secret: "whsec_" + base64.StdEncoding.EncodeToString(key[:8]),
+			Guard: private},
+		"no base64": {URL: "https://example.com/", Secret: "whsec_!!!", Guard: private},
 	} {
 		if _, err := New(c); outboard.KindOf(err) != outboard.Invalid || err == nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := New(Config{URL: "https://example.com/hook", Secret: secret() + "\n", Guard: &outbound.Guard{}}); err != nil {
+	if _, err := New(Config{URL: "https://example.com/hook", Secret: secret() + "\n",
+		Guard: &outbound.Guard{}}); err != nil {
 		t.Errorf("control: %v", err)
 	}
 }
 
-// If this fails, a server that goes on from a later time than its host's signs notices that their receiver takes for forged: standard
-// receivers compare the time with their own.
+// If this fails, a server that goes on from a later time than its host's signs notices that their receiver takes
+// for forged: standard receivers compare the time with their own.
 func TestNoticeSaysTheHostsTime(t *testing.T) {
 	w := newWorld(t)
 	w.offset.Store(int64(time.Hour)) // a wrong hour, which the store goes on from
@@ -184,7 +195,10 @@ func TestNoticeSaysTheHostsTime(t *testing.T) {
 		t.Fatalf("the store is %v ahead", ahead)
 	}
 	said := make(chan string, 1)
-	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { said <- r.Header.Get("webhook-timestamp") }))
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,
+		r *http.Request) {
+		said <- r.Header.Get("webhook-timestamp")
+	}))
 	defer srv.Close()
 	if err := w.notifier(t, srv.URL, &outbound.Guard{Private: outbound.Loopback}).once(t.Context()); err != nil {
 		t.Fatal(err)

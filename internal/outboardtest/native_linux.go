@@ -11,12 +11,14 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
-// Native returns a provider of isolated sandboxes, which end with the test: their own user, file systems and network, all of whose
-// traffic passes through the gateway. It skips the test where none can be made. Call it before Start, so that the server stops first.
+// Native returns a provider of isolated sandboxes, which end with the test: their own user, file systems and
+// network, all of whose traffic passes through the gateway. It skips the test where none can be made. Call it
+// before Start, so that the server stops first.
 func Native(t testing.TB) sandbox.Provider {
 	t.Helper()
 	guest := filepath.Join(t.TempDir(), "guest")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", guest, "github.com/outboard-dev/outboard/cmd/outboard-guest")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", guest,
+		"github.com/outboard-dev/outboard/cmd/outboard-guest")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building the guest: %v\n%s", err, out)

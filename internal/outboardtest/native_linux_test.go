@@ -18,8 +18,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// Fails if the server of the tests is not the one of users: what a sandbox sends must pass through the gateway, with a record in the
-// audit and a refusal for what the environment does not allow, and a kill must end the sandbox and not the turn alone.
+// Fails if the server of the tests is not the one of users: what a sandbox sends must pass through the gateway,
+// with a record in the audit and a refusal for what the environment does not allow, and a kill must end the
+// sandbox and not the turn alone.
 func TestWholeWiring(t *testing.T) {
 	var asked atomic.Int32
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -58,7 +59,8 @@ func TestWholeWiring(t *testing.T) {
 		return fmt.Sprintf("curl -s --noproxy '' -m 20 http://127.0.0.1:%d%s", port, path)
 	}
 	steps := "- bash: " + get("/open") + "\n- bash: " + get("/closed") + "\n- bash: sleep 1000\n- say: never\n"
-	ses, err := c.CreateSession(t.Context(), client.NewSession{Agent: agent.ID, EnvironmentID: env.ID, InitialEvents: []any{client.UserMessage(steps)}})
+	ses, err := c.CreateSession(t.Context(), client.NewSession{Agent: agent.ID, EnvironmentID: env.ID,
+		InitialEvents: []any{client.UserMessage(steps)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +84,8 @@ func TestWholeWiring(t *testing.T) {
 			break
 		}
 	}
-	if !strings.Contains(results[0], "welcome to /open") || strings.Contains(results[1], "welcome") || asked.Load() != 1 {
+	if !strings.Contains(results[0], "welcome to /open") || strings.Contains(results[1], "welcome") ||
+		asked.Load() != 1 {
 		t.Errorf("the sandbox got %q, and %d requests reached the host", results, asked.Load())
 	}
 	rows, err := s.Store.AuditRecords(t.Context(), store.AuditQuery{Action: "http.request", Limit: 10})
@@ -106,7 +109,8 @@ func TestWholeWiring(t *testing.T) {
 			t.Errorf("the sandbox %s outlived its kill", id)
 		}
 	}
-	if h, err := s.Store.Session(t.Context(), outboard.SessionID(ses.ID)); err != nil || h.Phase == outboard.PhaseRunning {
+	if h, err := s.Store.Session(t.Context(), outboard.SessionID(ses.ID)); err != nil ||
+		h.Phase == outboard.PhaseRunning {
 		t.Errorf("after the kill the session is %+v, %v", h, err)
 	}
 }

@@ -1,6 +1,7 @@
-// Package outboardtest runs the whole server inside a test: what internal/server starts for everybody, with the deterministic
-// script model, a temporary data directory and a loopback port. Nothing is faked. What is missing, unless a test gives a Native
-// provider, is isolation, and with it the network of sandboxes, so only tests may use it.
+// Package outboardtest runs the whole server inside a test: what internal/server starts for everybody, with the
+// deterministic script model, a temporary data directory and a loopback port. Nothing is faked. What is missing,
+// unless a test gives a Native provider, is isolation, and with it the network of sandboxes, so only tests may
+// use it.
 package outboardtest
 
 import (
@@ -51,7 +52,8 @@ type Server struct {
 	close func() // the API
 }
 
-// Stop stops the server as outboard serve does: streams first, then turns, then sandboxes, then the store. It may be called twice.
+// Stop stops the server as outboard serve does: streams first, then turns, then sandboxes, then the store. It
+// may be called twice.
 func (s *Server) Stop() {
 	s.close()
 	s.Server.Stop()
@@ -91,7 +93,8 @@ func Start(t testing.TB, opt Options) *Server {
 // config is what options mean to a server.
 func (s *Server) config(opt Options) server.Config {
 	rules := opt.Policy
-	cfg := &config.Config{DB: opt.DB, LLM: opt.Models, Policy: config.Policy{Rules: rules.Operator, Taint: rules.Taint, Limits: rules.Limits,
+	cfg := &config.Config{DB: opt.DB, LLM: opt.Models, Policy: config.Policy{Rules: rules.Operator, Taint: rules.Taint,
+		Limits:          rules.Limits,
 		ApprovalTimeout: rules.Timeout, Judge: opt.Judge}, Egress: opt.Egress}
 	cfg.Exports.Trusted = opt.Trusted
 	out := server.Config{Data: opt.Dir, Config: cfg, Logger: opt.Logger, Work: !opt.NoRunner,
@@ -106,8 +109,8 @@ func (s *Server) config(opt Options) server.Config {
 	return out
 }
 
-// listen serves the API on a free loopback port, and returns what ends that. The tests of doors start servers, so package
-// server/doors cannot be used here.
+// listen serves the API on a free loopback port, and returns what ends that. The tests of doors start servers,
+// so package server/doors cannot be used here.
 func (s *Server) listen(opt Options) (stop func(), err error) {
 	cfg := api.Config{Control: s.Control, Logger: opt.Logger, Keepalive: opt.Keepalive, Now: s.Store.Now}
 	if opt.API != nil {

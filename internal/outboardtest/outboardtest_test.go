@@ -38,10 +38,13 @@ func TestStart(t *testing.T) {
 		}
 		return v
 	}
-	agent := call("/v1/agents", map[string]any{"name": "a", "model": "script/steps", "tools": []any{map[string]any{"type": "agent_toolset_20260401"}}})
+	agent := call("/v1/agents", map[string]any{"name": "a", "model": "script/steps",
+		"tools": []any{map[string]any{"type": "agent_toolset_20260401"}}})
 	env := call("/v1/environments", map[string]any{"name": "e"})
-	msg := map[string]any{"type": "user.message", "content": []any{map[string]any{"type": "text", "text": "- bash: echo hi\n- say: done\n"}}}
-	ses := call("/v1/sessions", map[string]any{"agent": agent["id"], "environment_id": env["id"], "initial_events": []any{msg}})
+	msg := map[string]any{"type": "user.message",
+		"content": []any{map[string]any{"type": "text", "text": "- bash: echo hi\n- say: done\n"}}}
+	ses := call("/v1/sessions", map[string]any{"agent": agent["id"], "environment_id": env["id"],
+		"initial_events": []any{msg}})
 	id := outboard.SessionID(ses["id"].(string))
 	deadline := time.AfterFunc(30*time.Second, func() { t.Error("the turn did not end in 30 s"); s.Stop() })
 	defer deadline.Stop()

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// forbidden are the networks inside the ranges that public allows where nothing of the public internet lives, or where a
-// translator could carry a request back inside.
+// forbidden are the networks inside the ranges that public allows where nothing of the public internet lives, or
+// where a translator could carry a request back inside.
 var forbidden = prefixes(
 	"0.0.0.0/8",         // "this" network; Linux connects 0.0.0.0 to loopback
 	"10.0.0.0/8",        // private
@@ -33,9 +33,9 @@ var forbidden = prefixes(
 	"3fff::/20",         // documentation
 )
 
-// globalV6 is what has been given out for the public internet. Everything else is left out by it: loopback, link-local,
-// multicast, unique local (with metadata at fd00:ec2::254 and fd20:ce::254), NAT64 (64:ff9b::/96 and 64:ff9b:1::/48), mapped and
-// compatible forms, SRv6.
+// globalV6 is what has been given out for the public internet. Everything else is left out by it: loopback,
+// link-local, multicast, unique local (with metadata at fd00:ec2::254 and fd20:ce::254), NAT64 (64:ff9b::/96 and
+// 64:ff9b:1::/48), mapped and compatible forms, SRv6.
 var globalV6 = netip.MustParsePrefix("2000::/3")
 
 func prefixes(list ...string) []netip.Prefix {
@@ -47,12 +47,14 @@ func prefixes(list ...string) []netip.Prefix {
 }
 
 // metadata are the services that clouds give every machine its credentials by. No setting makes them reachable.
-var metadata = prefixes("169.254.0.0/16", "100.100.100.200/32", "100.96.0.96/32", "168.63.129.16/32", "192.0.0.192/32", "fe80::/10",
+var metadata = prefixes("169.254.0.0/16", "100.100.100.200/32", "100.96.0.96/32", "168.63.129.16/32", "192.0.0.192/32",
+	"fe80::/10",
 	"fd00:ec2::254/128", "fd20:ce::254/128")
 
 // Metadata reports whether all of a network is such services.
 func Metadata(n netip.Prefix) bool {
-	return slices.ContainsFunc(metadata, func(p netip.Prefix) bool { return p.Bits() <= n.Bits() && p.Contains(n.Addr()) })
+	return slices.ContainsFunc(metadata,
+		func(p netip.Prefix) bool { return p.Bits() <= n.Bits() && p.Contains(n.Addr()) })
 }
 
 func contains(list []netip.Prefix, a netip.Addr) bool {
@@ -88,8 +90,8 @@ func ownAddresses() map[netip.Addr]bool {
 	return own
 }
 
-// CheckHost says what is wrong with a host, lower-case and without a final dot, or "". A host that passes is a plain DNS name, or an
-// IP address in its usual form.
+// CheckHost says what is wrong with a host, lower-case and without a final dot, or "". A host that passes is a
+// plain DNS name, or an IP address in its usual form.
 func CheckHost(host string) string {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		if ip.Is4In6() {
@@ -111,7 +113,8 @@ func CheckHost(host string) string {
 	}
 	last := labels[len(labels)-1]
 	if last[0] >= '0' && last[0] <= '9' {
-		return "numbers that some resolvers take for an IP address are not hosts" // 2130706433, 0x7f.1, 127.1, 0177.0.0.1
+		// 2130706433, 0x7f.1, 127.1, 0177.0.0.1
+		return "numbers that some resolvers take for an IP address are not hosts"
 	}
 	if labels[0] == "metadata" || host == "instance-data" {
 		return "metadata services are out of reach"

@@ -35,7 +35,8 @@ type Guard struct {
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Private are networks that count as reachable though they are not public.
 	Private []netip.Prefix
-	// Denied are networks that count as unreachable, whatever else is said of them, but for the addresses that are also in Except.
+	// Denied are networks that count as unreachable, whatever else is said of them, but for the addresses that
+	// are also in Except.
 	Denied []netip.Prefix
 	// Except takes addresses out of Denied. It makes nothing reachable that would not be without Denied.
 	Except []netip.Prefix
@@ -44,14 +45,15 @@ type Guard struct {
 // Loopback are the prefixes of this machine itself, for a Guard of tests and development.
 var Loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
-// Refusal is an address that may not be dialled. Detail is for a log: what a name resolves to inside is not the business of
-// whoever chose the name.
+// Refusal is an address that may not be dialled. Detail is for a log: what a name resolves to inside is not the
+// business of whoever chose the name.
 type Refusal struct{ Why, Detail string }
 
 // Error says why.
 func (r *Refusal) Error() string { return r.Why }
 
-// Lookup returns the addresses of a host, which has passed CheckHost. One bad address condemns the name, with a *Refusal.
+// Lookup returns the addresses of a host, which has passed CheckHost. One bad address condemns the name, with a
+// *Refusal.
 func (g *Guard) Lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 	addrs := []netip.Addr{}
 	if ip, err := netip.ParseAddr(host); err == nil {
@@ -66,7 +68,8 @@ func (g *Guard) Lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 			return nil, &Refusal{Why: "host " + host + " is not on the public internet", Detail: a.String()}
 		}
 		if contains(g.Denied, addrs[i]) && !contains(g.Except, addrs[i]) {
-			return nil, &Refusal{Why: "host " + host + " has an address in a network that is denied", Detail: a.String()}
+			return nil, &Refusal{Why: "host " + host + " has an address in a network that is denied",
+				Detail: a.String()}
 		}
 	}
 	if len(addrs) == 0 {

@@ -52,7 +52,8 @@ func TestPrivateNetworks(t *testing.T) {
 
 // Broken if a host that some resolver or parser reads differently passes as a plain name.
 func FuzzCheckHost(f *testing.F) {
-	for _, s := range []string{"a.test", "127.0.0.1", "0x7f.1", "a..b", "::1", "fe80::1%lo /x", "metadata.x", "a_b.test", "xn--a.test", "a.test."} {
+	for _, s := range []string{"a.test", "127.0.0.1", "0x7f.1", "a..b", "::1", "fe80::1%lo /x", "metadata.x",
+		"a_b.test", "xn--a.test", "a.test."} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, host string) {
@@ -60,7 +61,8 @@ func FuzzCheckHost(f *testing.F) {
 			return
 		}
 		for _, c := range []byte(host) {
-			plain := c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' || c == ':' || c >= 'A' && c <= 'F'
+			plain := c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' || c == ':' ||
+				c >= 'A' && c <= 'F'
 			if !plain {
 				t.Fatalf("%q passes with %q", host, c)
 			}

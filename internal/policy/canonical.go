@@ -9,13 +9,14 @@ import (
 	"github.com/outboard-dev/outboard/internal/term"
 )
 
-// MaxShown bounds the canonical text of one request. What is longer is not cut, because nobody can approve what they have not
-// seen: the request is refused.
+// MaxShown bounds the canonical text of one request. What is longer is not cut, because nobody can approve what
+// they have not seen: the request is refused.
 const MaxShown = 64 << 10
 
-// Canonical is a call as a person is shown it: the tool and every argument, in an order that does not depend on how the model wrote
-// them, with everything that a screen would hide or act on (control characters, bidirectional overrides, zero-width characters)
-// visible. Two calls that do the same look the same, and nothing in it is markup.
+// Canonical is a call as a person is shown it: the tool and every argument, in an order that does not depend on
+// how the model wrote them, with everything that a screen would hide or act on (control characters,
+// bidirectional overrides, zero-width characters) visible. Two calls that do the same look the same, and nothing
+// in it is markup.
 func Canonical(name string, input outboard.Raw) (string, error) {
 	var v any
 	dec := json.NewDecoder(bytes.NewReader(input))
@@ -32,14 +33,16 @@ func Canonical(name string, input outboard.Raw) (string, error) {
 	}
 	text := term.Clean(name + " " + strings.TrimSpace(b.String()))
 	if len(text) > MaxShown {
-		return "", outboard.Errorf(outboard.TooLarge, "the request is %d bytes long, and at most %d can be shown to a person whole", len(text), MaxShown).
+		return "", outboard.Errorf(outboard.TooLarge, "the request is %d bytes long, and at most %d can be shown to "+
+			"a person whole", len(text), MaxShown).
 			WithHint("do it in smaller steps")
 	}
 	return text, nil
 }
 
-// Repeated returns a name that an object in a JSON text has twice, however deep, and "" where there is none. Which of the two counts is for each
-// parser to say: what is shown to a person, or judged, need not be what a client goes by. A text that is not JSON has none.
+// Repeated returns a name that an object in a JSON text has twice, however deep, and "" where there is none.
+// Which of the two counts is for each parser to say: what is shown to a person, or judged, need not be what a
+// client goes by. A text that is not JSON has none.
 func Repeated(text []byte) string {
 	type level struct {
 		names map[string]bool // nil in an array

@@ -2,7 +2,8 @@ package policy
 
 import "testing"
 
-// If this fails, an input can show one value to a person and another to the client that runs it, or an honest one is refused.
+// If this fails, an input can show one value to a person and another to the client that runs it, or an honest
+// one is refused.
 func TestRepeated(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`{}`, ""}, {`[]`, ""}, {`"a"`, ""}, {``, ""}, {`{"a":`, ""},

@@ -13,11 +13,13 @@ import (
 )
 
 const (
-	// freshFor is how long the revision of the stored policies is believed: how late a saved policy may reach a running session.
+	// freshFor is how long the revision of the stored policies is believed: how late a saved policy may reach a
+	// running session.
 	freshFor = time.Second
 	// maxStacks bounds the compiled stacks that are kept, each a few kilobytes beside layers that are shared.
 	maxStacks = 1024
-	// DefaultTimeout is how long an approval waits where no rule says otherwise: somebody who was away for a week has lost the thread.
+	// DefaultTimeout is how long an approval waits where no rule says otherwise: somebody who was away for a
+	// week has lost the thread.
 	DefaultTimeout = 7 * 24 * time.Hour
 	// maxLimits bounds the rate limits that one request is held against.
 	maxLimits = 100
@@ -27,9 +29,10 @@ const (
 type Source interface {
 	// PolicyRevision changes with every save of a policy.
 	PolicyRevision(ctx context.Context) (int64, error)
-	// PoliciesFor returns the versions in force for a session: of its organization, its agent and itself. org is whose the request is
-	// where there is neither a session nor an agent.
-	PoliciesFor(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error)
+	// PoliciesFor returns the versions in force for a session: of its organization, its agent and itself. org is
+	// whose the request is where there is neither a session nor an agent.
+	PoliciesFor(ctx context.Context, org outboard.OrgID, agent outboard.AgentID,
+		session outboard.SessionID) ([]outboard.Policy, error)
 	// GrantsFor returns the grants that may cover a request, those that end first before others.
 	GrantsFor(ctx context.Context, q outboard.GrantQuery) ([]outboard.Grant, error)
 	// Holder returns whom a session acts for, as they are now.
@@ -38,8 +41,8 @@ type Source interface {
 	Giver(ctx context.Context, key outboard.KeyID) (outboard.Caller, error)
 	// UseGrant spends one use for key, which spends none when it has one already. Denied: the grant is over or spent.
 	UseGrant(ctx context.Context, id outboard.GrantID, key string, now time.Time) error
-	// TakeRate counts one more event under key in the window that began at start. It reports false, and counts nothing, when
-	// there were most already.
+	// TakeRate counts one more event under key in the window that began at start. It reports false, and counts
+	// nothing, when there were most already.
 	TakeRate(ctx context.Context, key string, start time.Time, most int) (bool, error)
 }
 
@@ -88,11 +91,13 @@ func (l *Limit) covers(r *Request) bool {
 func (l *Limit) key(r *Request) string {
 	subject := map[string]string{"session": string(r.Session), "owner": r.Owner.Human(), "agent": string(r.Agent),
 		"host": r.Context.Host}[l.Per]
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%d\x00%d\x00%s", r.Action, Host(l.Host), l.Per, l.Max, l.Every, subject))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%d\x00%d\x00%s", r.Action, Host(l.Host), l.Per, l.Max,
+		l.Every, subject))
 	return hex.EncodeToString(sum[:16])
 }
 
-// Engine decides for sessions: it puts their layers together, looks for grants, and counts. It is safe for concurrent use.
+// Engine decides for sessions: it puts their layers together, looks for grants, and counts. It is safe for
+// concurrent use.
 type Engine struct {
 	cfg  Config
 	base []*Layer // platform, operator
@@ -117,10 +122,12 @@ func New(cfg Config) (*Engine, error) {
 		cfg.Timeout = DefaultTimeout
 	}
 	if cfg.Timeout < time.Second || cfg.Timeout > MaxTimeout {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring policy: the approval timeout must be from 1s to %v", MaxTimeout)
+		return nil, outboard.Errorf(outboard.Invalid, "configuring policy: the approval timeout must be from 1s to %v",
+			MaxTimeout)
 	}
 	if len(cfg.Limits) > maxLimits {
-		return nil, outboard.Errorf(outboard.Invalid, "configuring policy: at most %d limits, not %d", maxLimits, len(cfg.Limits))
+		return nil, outboard.Errorf(outboard.Invalid, "configuring policy: at most %d limits, not %d", maxLimits,
+			len(cfg.Limits))
 	}
 	for i := range cfg.Limits {
 		if err := cfg.Limits[i].check(); err != nil {
@@ -136,11 +143,12 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	base := []*Layer{platform, operator}
-	return &Engine{cfg: cfg, base: base, bare: NewSet(base...), layers: map[string]*Layer{}, stacks: map[string]*Set{}}, nil
+	return &Engine{cfg: cfg, base: base, bare: NewSet(base...), layers: map[string]*Layer{},
+		stacks: map[string]*Set{}}, nil
 }
 
-// Set returns the stack of a session, at most a second older than the stored policies; without one, of an agent, else of an
-// organization. Where they cannot be read or do not compile, the stack denies everything.
+// Set returns the stack of a session, at most a second older than the stored policies; without one, of an agent,
+// else of an organization. Where they cannot be read or do not compile, the stack denies everything.
 func (e *Engine) Set(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID) *Set {
 	key := string(org) + "\x00" + string(agent) + "\x00" + string(session)
 	s, err := e.cached(ctx, key)
@@ -156,7 +164,8 @@ func (e *Engine) Set(ctx context.Context, org outboard.OrgID, agent outboard.Age
 	return s
 }
 
-// Refresh has the next Set look for what was saved, however lately it did: for who has just saved something, or asks what would be.
+// Refresh has the next Set look for what was saved, however lately it did: for who has just saved something, or
+// asks what would be.
 func (e *Engine) Refresh() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -191,7 +200,8 @@ func (e *Engine) cached(ctx context.Context, key string) (*Set, error) {
 }
 
 // stack reads and compiles a session's layers.
-func (e *Engine) stack(ctx context.Context, key string, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID) (*Set, error) {
+func (e *Engine) stack(ctx context.Context, key string, org outboard.OrgID, agent outboard.AgentID,
+	session outboard.SessionID) (*Set, error) {
 	e.mu.Lock()
 	rev := e.revision
 	e.mu.Unlock()
@@ -240,8 +250,8 @@ func (e *Engine) layer(d *outboard.Policy) (*Layer, error) {
 	return l, nil
 }
 
-// Decide decides about a request of a session. An ask that a grant covers is an allow with the grant's id; Admit spends it. An
-// alarm is logged here. The verdict's Timeout is set.
+// Decide decides about a request of a session. An ask that a grant covers is an allow with the grant's id; Admit
+// spends it. An alarm is logged here. The verdict's Timeout is set.
 func (e *Engine) Decide(ctx context.Context, r *Request) (Verdict, outboard.GrantID) {
 	if r.Context.Now.IsZero() {
 		r.Context.Now = e.cfg.Now()
@@ -265,13 +275,14 @@ func (e *Engine) Decide(ctx context.Context, r *Request) (Verdict, outboard.Gran
 		v.Timeout = e.cfg.Timeout
 	}
 	if v.Alarm != "" {
-		e.cfg.Logger.Error("a policy could not be evaluated; the request is denied", "session", r.Session, "action", r.Action, "alarm", v.Alarm)
+		e.cfg.Logger.Error("a policy could not be evaluated; the request is denied", "session", r.Session, "action",
+			r.Action, "alarm", v.Alarm)
 	}
 	return v, grant
 }
 
-// holder looks at whom the session acts for: it sets their role, and denies what is done for somebody who was removed, or whom
-// nobody can tell about.
+// holder looks at whom the session acts for: it sets their role, and denies what is done for somebody who was
+// removed, or whom nobody can tell about.
 func (e *Engine) holder(ctx context.Context, r *Request) *Verdict {
 	if e.cfg.Source == nil || r.Owner.Key == "" && r.Owner.User == "" {
 		return nil
@@ -279,23 +290,28 @@ func (e *Engine) holder(ctx context.Context, r *Request) *Verdict {
 	u, err := e.cfg.Source.Holder(ctx, r.Owner)
 	switch {
 	case err != nil:
-		e.cfg.Logger.Error("whom a session acts for cannot be read; the request is denied", "session", r.Session, "action", r.Action, "err", err)
-		v := &Verdict{Decision: outboard.Deny, Rules: []string{rulePerson}, Reason: "whom the session acts for cannot be read", Timeout: e.cfg.Timeout}
+		e.cfg.Logger.Error("whom a session acts for cannot be read; the request is denied", "session", r.Session,
+			"action", r.Action, "err", err)
+		v := &Verdict{Decision: outboard.Deny, Rules: []string{rulePerson},
+			Reason: "whom the session acts for cannot be read", Timeout: e.cfg.Timeout}
 		if outboard.KindOf(err) == outboard.Unavailable {
 			v.Away = outboard.Errorf(outboard.Unavailable, "reading whom session %s acts for: %w", r.Session, err)
 		}
 		return v
 	case !u.RemovedAt.IsZero():
-		return &Verdict{Decision: outboard.Deny, Rules: []string{rulePerson}, Reason: "whom this session acts for was removed from the organization, or that has ended", Timeout: e.cfg.Timeout}
+		return &Verdict{Decision: outboard.Deny, Rules: []string{rulePerson},
+			Reason: "whom this session acts for was removed from the organization, or that has ended", Timeout: e.cfg.Timeout}
 	}
 	r.Role = u.Role
 	return nil
 }
 
-// grant looks for a grant that covers a request which asks. Where the rules say who may answer, it must have been given by such a
-// person: a grant is an answer in advance, and nobody gives themselves one. Where they want several people, all of them must have given it.
+// grant looks for a grant that covers a request which asks. Where the rules say who may answer, it must have
+// been given by such a person: a grant is an answer in advance, and nobody gives themselves one. Where they want
+// several people, all of them must have given it.
 func (e *Engine) grant(ctx context.Context, r *Request, who outboard.Approver, needs int) (outboard.GrantID, error) {
-	q := outboard.GrantQuery{Person: r.Owner.User, Key: r.Owner.Key, Agent: r.Agent, Session: r.Session, Action: r.Action, Resource: r.Target(), Now: r.Context.Now}
+	q := outboard.GrantQuery{Person: r.Owner.User, Key: r.Owner.Key, Agent: r.Agent, Session: r.Session,
+		Action: r.Action, Resource: r.Target(), Now: r.Context.Now}
 	grants, err := e.cfg.Source.GrantsFor(ctx, q)
 	if err != nil {
 		return "", err
@@ -327,9 +343,10 @@ type Givers interface {
 	Giver(ctx context.Context, id outboard.KeyID) (outboard.Caller, error)
 }
 
-// Count returns how many different people stand behind votes and may still answer a session's approval. Who was removed or demoted, or
-// whose key was revoked, is none of them.
-func Count(ctx context.Context, from Givers, votes []outboard.Vote, who outboard.Approver, owner outboard.Owner) (int, error) {
+// Count returns how many different people stand behind votes and may still answer a session's approval. Who was
+// removed or demoted, or whose key was revoked, is none of them.
+func Count(ctx context.Context, from Givers, votes []outboard.Vote, who outboard.Approver,
+	owner outboard.Owner) (int, error) {
 	var valid []outboard.Caller
 	for _, v := range votes {
 		by, err := from.Giver(ctx, v.Key)
@@ -343,9 +360,9 @@ func Count(ctx context.Context, from Givers, votes []outboard.Vote, who outboard
 	return outboard.Humans(valid), nil
 }
 
-// Admit is the last look before an allowed request is sent: it spends the grant it needs and counts it against the rate limits. key
-// names the request, so that a repetition after a crash spends the grant once. Exhausted: a limit is reached; Denied: the grant is
-// gone. Whatever cannot be counted is refused.
+// Admit is the last look before an allowed request is sent: it spends the grant it needs and counts it against
+// the rate limits. key names the request, so that a repetition after a crash spends the grant once. Exhausted: a
+// limit is reached; Denied: the grant is gone. Whatever cannot be counted is refused.
 func (e *Engine) Admit(ctx context.Context, r *Request, key string, grant outboard.GrantID) error {
 	if e.cfg.Source == nil {
 		return nil
@@ -362,7 +379,8 @@ func (e *Engine) Admit(ctx context.Context, r *Request, key string, grant outboa
 			return outboard.Errorf(outboard.KindOf(err), "counting a request: %w", err)
 		}
 		if !ok {
-			return outboard.Errorf(outboard.Exhausted, "rate limit reached: %d %s per %s in %v; the next window begins in %v", l.Max,
+			return outboard.Errorf(outboard.Exhausted, "rate limit reached: %d %s per %s in %v; the next window "+
+				"begins in %v", l.Max,
 				r.Action, l.Per, l.Every, start.Add(l.Every).Sub(now).Round(time.Second))
 		}
 	}

@@ -16,7 +16,8 @@ func TestLimitPerOwner(t *testing.T) {
 	if counter("user_1", "apikey_1") != counter("user_1", "apikey_2") {
 		t.Error("a person's keys are counted by themselves")
 	}
-	if counter("user_1", "apikey_1") == counter("user_2", "apikey_1") || counter("", "apikey_1") == counter("", "apikey_2") {
+	if counter("user_1", "apikey_1") == counter("user_2", "apikey_1") ||
+		counter("", "apikey_1") == counter("", "apikey_2") {
 		t.Error("two owners are counted together")
 	}
 }

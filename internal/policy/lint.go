@@ -20,13 +20,15 @@ func (l *Layer) Notes() []string {
 	for i := range l.rules {
 		r := &l.rules[i]
 		text := string(r.policy.MarshalCedar())
-		speaks := strings.Contains(text, "context.path") || strings.Contains(text, `context["path"]`) || strings.Contains(text, "context has path")
+		speaks := strings.Contains(text, "context.path") || strings.Contains(text, `context["path"]`) ||
+			strings.Contains(text, "context has path")
 		web := strings.Contains(text, `Action::"`+ActionHTTP+`"`)
 		for _, name := range addresses {
 			web = web || strings.Contains(text, `Action::"`+name+`"`)
 		}
 		if speaks && !web {
-			out = append(out, "policy "+r.id+" speaks of a path. It holds for "+strings.Join(files, ", ")+"; it cannot bind bash, whose commands open "+
+			out = append(out, "policy "+r.id+" speaks of a path. It holds for "+strings.Join(files,
+				", ")+"; it cannot bind bash, whose commands open "+
 				"any file. Where that matters, forbid bash as well, or keep the file out of the sandbox")
 		}
 	}

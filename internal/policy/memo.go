@@ -14,8 +14,8 @@ const (
 	maxAsked = 1 << 10
 )
 
-// memo remembers the decisions of one second. A decision follows from the set and the request alone, and the whole request is the key:
-// who, what, taint, budget, grants, and the time in seconds.
+// memo remembers the decisions of one second. A decision follows from the set and the request alone, and the
+// whole request is the key: who, what, taint, budget, grants, and the time in seconds.
 type memo struct {
 	mu       sync.Mutex
 	second   int64
@@ -29,8 +29,9 @@ type question struct {
 	told    bool           // it said something
 }
 
-// recall is Decide for a request that may come again within the second: those of the network do many times, and a tool call is decided
-// when the model makes it and again before it is sent. Policies see the time in whole seconds. The verdict is shared: it must not be changed.
+// recall is Decide for a request that may come again within the second: those of the network do many times, and
+// a tool call is decided when the model makes it and again before it is sent. Policies see the time in whole
+// seconds. The verdict is shared: it must not be changed.
 func (s *Set) recall(r *Request) Verdict {
 	q := *r
 	if c := &q.Context; len(c.Input)+len(c.Command)+len(c.Path)+len(c.URL) > maxAsked {

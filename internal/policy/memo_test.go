@@ -8,7 +8,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Broken if a decision is remembered for a request that differs in anything, or for longer than the second it was made in.
+// Broken if a decision is remembered for a request that differs in anything, or for longer than the second it
+// was made in.
 func TestRecall(t *testing.T) {
 	l, err := Compile(outboard.LevelOperator, `
 		@id("secret") forbid (principal, action, resource) when { context.path like "/secret*" };
@@ -24,8 +25,10 @@ func TestRecall(t *testing.T) {
 	}
 	s := NewSet(l)
 	request := func() *Request {
-		return &Request{Session: "sesn_1", Action: ActionHTTP, Resource: "a.test", Context: Context{Host: "a.test", Port: 443, Method: "GET", Path: "/", Left: &outboard.Spend{Cost: 9 * outboard.Cent},
-			Now: time.Date(2026, 11, 21, 9, 30, 0, 999_000_000, time.UTC)}}
+		return &Request{Session: "sesn_1", Action: ActionHTTP, Resource: "a.test",
+			Context: Context{Host: "a.test", Port: 443, Method: "GET", Path: "/",
+				Left: &outboard.Spend{Cost: 9 * outboard.Cent},
+				Now:  time.Date(2026, 11, 21, 9, 30, 0, 999_000_000, time.UTC)}}
 	}
 	for name, change := range map[string]func(*Request){
 		"secret": func(r *Request) { r.Context.Path = "/secret/1" }, "method": func(r *Request) { r.Context.Method = "DELETE" },

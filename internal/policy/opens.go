@@ -18,10 +18,11 @@ import (
 // workdir is where relative paths of tools begin unless the sandbox's system says otherwise.
 const workdir = "/workspace"
 
-// Opens returns the one form of what a call of a built-in tool opens: the absolute path of a file, or of the directory that a search begins
-// in, or an address. It is what policies compare, what the log holds, and what the tool is given. Relative paths begin in base; "" is the
-// workspace. Links are not followed: what they lead to is known in the sandbox only, and is judged there once more. "" = the tool opens
-// nothing by name. An error is an address that has no such form.
+// Opens returns the one form of what a call of a built-in tool opens: the absolute path of a file, or of the
+// directory that a search begins in, or an address. It is what policies compare, what the log holds, and what
+// the tool is given. Relative paths begin in base; "" is the workspace. Links are not followed: what they lead
+// to is known in the sandbox only, and is judged there once more. "" = the tool opens nothing by name. An error
+// is an address that has no such form.
 func Opens(name string, input outboard.Raw, base string) (string, error) {
 	t, _ := registry.Lookup(name)
 	var in map[string]json.RawMessage
@@ -35,7 +36,8 @@ func Opens(name string, input outboard.Raw, base string) (string, error) {
 	case t.Subject == registry.Address:
 		return URL(p)
 	}
-	if pattern, _ := textOf(in["pattern"]); t.Globs && path.IsAbs(pattern) { // it searches there, whatever its path says
+	// it searches there, whatever its path says
+	if pattern, _ := textOf(in["pattern"]); t.Globs && path.IsAbs(pattern) {
 		p = path.Dir(pattern[:strings.IndexAny(pattern+"*", `*?[{\`)])
 	}
 	if base == "" {
@@ -62,8 +64,9 @@ func At(name string, args map[string]any, opened string) {
 	}
 }
 
-// URL is an address in the one form that is judged and asked for: scheme and host in lower case, no dot at the end of the host, no port that
-// the scheme implies, no dot segments, no escapes of what needs none, no fragment. An address without such a form is refused.
+// URL is an address in the one form that is judged and asked for: scheme and host in lower case, no dot at the
+// end of the host, no port that the scheme implies, no dot segments, no escapes of what needs none, no fragment.
+// An address without such a form is refused.
 func URL(raw string) (string, error) {
 	u, err := url.Parse(strings.TrimSpace(raw))
 	if err != nil {
@@ -187,8 +190,9 @@ func dotless(p string) string {
 	return "/" + strings.Join(out, "/")
 }
 
-// loose is a path of an address as the most generous server reads it: escapes decoded as often as there are any, backslashes as slashes, no
-// parameters, no empty segments, no dot segments. A rule about paths must hold for both readings, since nobody knows which server answers.
+// loose is a path of an address as the most generous server reads it: escapes decoded as often as there are any,
+// backslashes as slashes, no parameters, no empty segments, no dot segments. A rule about paths must hold for
+// both readings, since nobody knows which server answers.
 func loose(p string) string {
 	for range 4 {
 		next, err := url.PathUnescape(p)
@@ -211,7 +215,8 @@ func loose(p string) string {
 	return "/" + strings.Join(out, "/")
 }
 
-// readings are what a request may come to: itself, and the address as the most generous server reads it, where that is another one.
+// readings are what a request may come to: itself, and the address as the most generous server reads it, where
+// that is another one.
 func (r *Request) readings() []*Request {
 	c := &r.Context
 	if t, _ := registry.Lookup(r.Action); t.Subject != registry.Address || c.URL == "" {
@@ -234,7 +239,8 @@ func (r *Request) readings() []*Request {
 	return []*Request{r, &q}
 }
 
-// Sift returns which of the paths that a search found its request may tell of: each is judged as if the search had been about it.
+// Sift returns which of the paths that a search found its request may tell of: each is judged as if the search
+// had been about it.
 func (e *Engine) Sift(ctx context.Context, r *Request, paths []string) map[string]bool {
 	set := e.Set(ctx, r.Owner.Org, r.Agent, r.Session)
 	may := map[string]bool{}

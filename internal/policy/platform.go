@@ -23,8 +23,9 @@ forbid (principal, action in Action::"tool", resource)
 when { context.permission == "auto" && !["allow", "deny"].contains(context.verdict) };
 `
 
-// trifecta asks before anything leaves a session that has read both private data and what strangers wrote. It is the one defence
-// against planted instructions that does not depend on noticing them. A host that is marked as trusted may have it.
+// trifecta asks before anything leaves a session that has read both private data and what strangers wrote. It is
+// the one defence against planted instructions that does not depend on noticing them. A host that is marked as
+// trusted may have it.
 const trifecta = `
 @id("taint") @effect("ask")
 @reason("the session has read private data and untrusted content, and this could carry data outside")

@@ -27,15 +27,15 @@ import (
 	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
-// Builtins are the names of the built-in toolset that this platform runs, in the order a model is offered them. A name of the
-// wire that is not here (web_search) can be configured, but neither offered nor called.
+// Builtins are the names of the built-in toolset that this platform runs, in the order a model is offered them.
+// A name of the wire that is not here (web_search) can be configured, but neither offered nor called.
 func Builtins() []string { return builtins }
 
 var builtins = registry.Names(registry.Built())
 
-// Resolve finds the tool a call names: its kind, and the agent's permission for it as Policy. Decision is Allow where there is such
-// a tool, which leaves the decision to a Set, else Deny with the reason as the model reads it. The first toolset that has the tool
-// decides.
+// Resolve finds the tool a call names: its kind, and the agent's permission for it as Policy. Decision is Allow
+// where there is such a tool, which leaves the decision to a Set, else Deny with the reason as the model reads
+// it. The first toolset that has the tool decides.
 func Resolve(sets []outboard.Toolset, name string, input outboard.Raw) outboard.CallRequested {
 	name = exact(sets, name)
 	call := outboard.CallRequested{Name: name, Kind: "builtin", Input: input, Decision: outboard.Deny}
@@ -55,14 +55,16 @@ func Resolve(sets []outboard.Toolset, name string, input outboard.Raw) outboard.
 	return call
 }
 
-// has reports whether a built-in toolset has a tool: every one that is built, but for the optional ones that it has no entry of.
+// has reports whether a built-in toolset has a tool: every one that is built, but for the optional ones that it
+// has no entry of.
 func has(set outboard.Toolset, name string) bool {
 	t, ok := registry.Lookup(name)
 	return ok && t.Unbuilt == "" &&
 		(!t.Optional || slices.ContainsFunc(set.Configs, func(c outboard.ToolConfig) bool { return c.Name == name }))
 }
 
-// exact is the name of the tool that a model means: its own spelling, or that of the one tool which differs from it in case alone.
+// exact is the name of the tool that a model means: its own spelling, or that of the one tool which differs from
+// it in case alone.
 func exact(sets []outboard.Toolset, name string) string {
 	offered := Offered(sets)
 	if name == "" || slices.Contains(offered, name) {
@@ -85,13 +87,15 @@ func builtin(call outboard.CallRequested, cfg outboard.ToolConfig, sets []outboa
 	case outboard.AlwaysAllow, outboard.AlwaysAsk, outboard.AutoPolicy:
 		call.Policy, call.Decision = cfg.Policy, outboard.Allow
 	default:
-		call.Reason = fmt.Sprintf("the permission policy %q of the tool %s is not known", clip(string(cfg.Policy)), call.Name)
+		call.Reason = fmt.Sprintf("the permission policy %q of the tool %s is not known", clip(string(cfg.Policy)),
+			call.Name)
 	}
 	return call
 }
 
-// Setting returns what a built-in toolset says about one of its tools: its own entry, else the toolset's default, else enabled
-// and always allowed. An entry without a policy takes the default's. A default does not enable an optional tool.
+// Setting returns what a built-in toolset says about one of its tools: its own entry, else the toolset's
+// default, else enabled and always allowed. An entry without a policy takes the default's. A default does not
+// enable an optional tool.
 func Setting(set outboard.Toolset, name string) outboard.ToolConfig {
 	def := set.Default
 	if def.Policy == "" && !def.Enabled { // the zero value: no default was given

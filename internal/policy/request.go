@@ -30,12 +30,14 @@ type Request struct {
 	Context     Context
 }
 
-// Context is what policies read. Each field is a key of the schema's Context; all but Left are always passed on, set or not.
+// Context is what policies read. Each field is a key of the schema's Context; all but Left are always passed on,
+// set or not.
 type Context struct {
-	Tool       string
-	Input      string // the whole input, as compact JSON with sorted keys
-	Command    string // of bash
-	Path       string // of a file tool what it opens, of a search where it begins: absolute; of an HTTP request its path
+	Tool    string
+	Input   string // the whole input, as compact JSON with sorted keys
+	Command string // of bash
+	// of a file tool what it opens, of a search where it begins: absolute; of an HTTP request its path
+	Path       string
 	URL        string // of web_fetch and of an HTTP request, in its one form (URL)
 	Scheme     string
 	Host       string // in lower case, without a trailing dot
@@ -46,8 +48,8 @@ type Context struct {
 	Networking string              // unrestricted, limited or none
 	Trusted    bool                // a host of a request is marked as trusted for private data
 	Taint      outboard.Taint
-	// Left is what the budgets over the session leave; see outboard.LeftOf. nil = nobody can tell: a rule that asks cannot be
-	// evaluated, which is a deny.
+	// Left is what the budgets over the session leave; see outboard.LeftOf. nil = nobody can tell: a rule that
+	// asks cannot be evaluated, which is a deny.
 	Left     *outboard.Spend
 	Now      time.Time
 	Approved bool // a person allowed this very request
@@ -106,14 +108,16 @@ func (r *Request) cedar() (cedar.Request, *entities, error) {
 		Attributes: cedar.NewRecord(cedar.RecordMap{"role": cedar.String(r.Role), "organization": cedar.String(org)})}
 	e := &entities{actions: s.actions, user: user, session: cedar.Entity{
 		UID: me,
-		Parents: cedar.NewEntityUIDSet(uid(typeOrg, org), uid(typeUser, string(r.Owner.Key)), human, uid(typeAgent, string(r.Agent)),
+		Parents: cedar.NewEntityUIDSet(uid(typeOrg, org), uid(typeUser, string(r.Owner.Key)), human,
+			uid(typeAgent, string(r.Agent)),
 			uid(typeEnvironment, string(r.Environment))),
 		Attributes: cedar.NewRecord(cedar.RecordMap{
 			"owner": cedar.String(r.Owner.Name), "agent": cedar.String(r.Agent), "environment": cedar.String(r.Environment),
 			"depth": cedar.Long(r.Depth), "user": human,
 		}),
 	}}
-	return cedar.Request{Principal: me, Action: uid(typeAction, r.Action), Resource: uid(kind, r.Resource), Context: r.Context.record()}, e, nil
+	return cedar.Request{Principal: me, Action: uid(typeAction, r.Action), Resource: uid(kind, r.Resource),
+		Context: r.Context.record()}, e, nil
 }
 
 func (c *Context) record() cedar.Record {
@@ -127,8 +131,9 @@ func (c *Context) record() cedar.Record {
 		"url": cedar.String(c.URL), "scheme": cedar.String(c.Scheme), "host": cedar.String(c.Host), "port": cedar.Long(c.Port),
 		"method": cedar.String(c.Method), "permission": cedar.String(c.Permission), "verdict": cedar.String(c.Verdict),
 		"networking": cedar.String(c.Networking), "trusted": cedar.Boolean(c.Trusted),
-		"taint": cedar.NewRecord(cedar.RecordMap{"private": cedar.Boolean(c.Taint.Private), "untrusted": cedar.Boolean(c.Taint.Untrusted),
-			"exfil": cedar.Boolean(c.Taint.Exfil)}),
+		"taint": cedar.NewRecord(cedar.RecordMap{"private": cedar.Boolean(c.Taint.Private),
+			"untrusted": cedar.Boolean(c.Taint.Untrusted),
+			"exfil":     cedar.Boolean(c.Taint.Exfil)}),
 		"now": cedar.NewDatetime(now), "hour": cedar.Long(now.Hour()), "weekday": cedar.Long(now.Weekday()),
 		"approved": cedar.Boolean(c.Approved), "granted": cedar.Boolean(c.Granted), "digest": cedar.String(c.Digest), "approvals": approvals,
 	}
@@ -138,20 +143,21 @@ func (c *Context) record() cedar.Record {
 	return cedar.NewRecord(m)
 }
 
-// budget is what is left, rounded down. Without a limit it is the largest number there is, so that a rule about little left does not
-// need to ask whether there is one.
+// budget is what is left, rounded down. Without a limit it is the largest number there is, so that a rule about
+// little left does not need to ask whether there is one.
 func budget(left *outboard.Spend) cedar.Record {
 	none := outboard.LeftOf(nil, outboard.Spend{})
 	cents := int64(left.Cost / outboard.Cent)
 	if left.Cost == none.Cost {
 		cents = int64(none.Cost)
 	}
-	return cedar.NewRecord(cedar.RecordMap{"limited": cedar.Boolean(left.Cost != none.Cost), "left_cents": cedar.Long(cents),
+	return cedar.NewRecord(cedar.RecordMap{"limited": cedar.Boolean(left.Cost != none.Cost),
+		"left_cents":  cedar.Long(cents),
 		"left_tokens": cedar.Long(left.Tokens), "left_steps": cedar.Long(left.Steps)})
 }
 
-// ForCall fills in what a tool call says: the action, the resource and the arguments, with what it opens in its one form. The rest is the
-// caller's.
+// ForCall fills in what a tool call says: the action, the resource and the arguments, with what it opens in its
+// one form. The rest is the caller's.
 func (r *Request) ForCall(call *outboard.CallRequested, input outboard.Raw) {
 	r.Action, r.Resource = call.Name, call.Name
 	switch call.Kind {
@@ -207,8 +213,8 @@ func port(u *url.URL) int {
 	return map[string]int{"http": 80, "https": 443}[u.Scheme]
 }
 
-// Target is what a grant's resource is compared with, and what a list of approvals shows beside the action: the command, the path
-// or the address; else the resource itself.
+// Target is what a grant's resource is compared with, and what a list of approvals shows beside the action: the
+// command, the path or the address; else the resource itself.
 func (r *Request) Target() string {
 	c := &r.Context
 	switch {

@@ -22,8 +22,10 @@ const (
 	ActionMCP        = "mcp"            // resource Tool::"server/name"
 )
 
-// Schema is the Cedar schema that every policy is checked against, with an action for each tool of the registry. Every key of Context is always set, so a policy that passes
-// the check cannot meet a missing attribute; but for budget, which is missing while nobody can tell what is left. Group "tool" holds all tools, "leaves" all actions that can carry data outside.
+// Schema is the Cedar schema that every policy is checked against, with an action for each tool of the registry.
+// Every key of Context is always set, so a policy that passes the check cannot meet a missing attribute; but for
+// budget, which is missing while nobody can tell what is left. Group "tool" holds all tools, "leaves" all
+// actions that can carry data outside.
 var Schema = nouns + toolActions() + otherActions
 
 // toolActions declares the actions of the built-in tools.
@@ -34,7 +36,8 @@ func toolActions() string {
 		if t.Leaves {
 			groups += `, "leaves"`
 		}
-		fmt.Fprintf(&b, "action %q in [%s] appliesTo { principal: [Session], resource: [Tool], context: Context };\n", t.Name, groups)
+		fmt.Fprintf(&b, "action %q in [%s] appliesTo { principal: [Session], resource: [Tool], context: Context };\n",
+			t.Name, groups)
 	}
 	return b.String()
 }

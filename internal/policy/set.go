@@ -51,11 +51,13 @@ func (l *Layer) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] {
 	}
 }
 
-// Compile parses a document and checks it against the schema. Every mistake is kind Invalid and names the policy and the line.
+// Compile parses a document and checks it against the schema. Every mistake is kind Invalid and names the policy
+// and the line.
 //
-// Annotations: @id names the policy in logs, @reason is what the model and a person read, and on a forbid @effect("ask") asks a
-// person instead, @approver("any"|"other"|"admin"|"other_admin") says who may answer and @timeout("15m") how long that may take. Others are
-// refused, because a misspelt one would change the meaning without a word.
+// Annotations: @id names the policy in logs, @reason is what the model and a person read, and on a forbid
+// @effect("ask") asks a person instead, @approver("any"|"other"|"admin"|"other_admin") says who may answer and
+// @timeout("15m") how long that may take. Others are refused, because a misspelt one would change the meaning
+// without a word.
 func Compile(level outboard.PolicyLevel, text string) (l *Layer, err error) {
 	defer func() {
 		if v := recover(); v != nil { // of the parser, which is not ours
@@ -63,17 +65,20 @@ func Compile(level outboard.PolicyLevel, text string) (l *Layer, err error) {
 		}
 	}()
 	if len(text) > MaxText {
-		return nil, outboard.Errorf(outboard.TooLarge, "the %s policy has %d bytes, over the limit of %d", level, len(text), MaxText)
+		return nil, outboard.Errorf(outboard.TooLarge, "the %s policy has %d bytes, over the limit of %d", level,
+			len(text), MaxText)
 	}
 	if n := nesting(text); n > maxNesting {
-		return nil, outboard.Errorf(outboard.Invalid, "the %s policy nests %d brackets, over the limit of %d", level, n, maxNesting)
+		return nil, outboard.Errorf(outboard.Invalid, "the %s policy nests %d brackets, over the limit of %d", level, n,
+			maxNesting)
 	}
 	list, err := cedar.NewPolicyListFromBytes(string(level), []byte(text))
 	if err != nil {
 		return nil, outboard.Errorf(outboard.Invalid, "reading the %s policy: %w", level, err)
 	}
 	if len(list) > MaxPolicies {
-		return nil, outboard.Errorf(outboard.TooLarge, "the %s policy has %d policies, over the limit of %d", level, len(list), MaxPolicies)
+		return nil, outboard.Errorf(outboard.TooLarge, "the %s policy has %d policies, over the limit of %d", level,
+			len(list), MaxPolicies)
 	}
 	l = &Layer{level: level, open: true}
 	seen := map[string]bool{}
@@ -116,7 +121,8 @@ func newRule(level outboard.PolicyLevel, i int, p *cedar.Policy) (rule, error) {
 	notes := p.Annotations()
 	if id, ok := notes["id"]; ok {
 		if !validName(string(id)) {
-			return r, fmt.Errorf("@id must be 1 to 64 letters, digits, dots, dashes and underscores, not %q", clip(string(id)))
+			return r, fmt.Errorf("@id must be 1 to 64 letters, digits, dots, dashes and underscores, not %q",
+				clip(string(id)))
 		}
 		r.id = string(level) + "/" + string(id)
 	}
@@ -143,7 +149,8 @@ func newRule(level outboard.PolicyLevel, i int, p *cedar.Policy) (rule, error) {
 		case "approvals":
 			n, err := strconv.Atoi(value)
 			if err != nil || n < 1 || n > outboard.MaxNeeds {
-				return r, fmt.Errorf("@approvals must be a number of people from 1 to %d, not %q", outboard.MaxNeeds, clip(value))
+				return r, fmt.Errorf("@approvals must be a number of people from 1 to %d, not %q", outboard.MaxNeeds,
+					clip(value))
 			}
 			if n > 1 {
 				r.needs = n
@@ -155,7 +162,8 @@ func newRule(level outboard.PolicyLevel, i int, p *cedar.Policy) (rule, error) {
 			}
 			r.timeout = d
 		default:
-			return r, fmt.Errorf("there is no annotation @%s; there are @id, @reason, @effect, @approver, @approvals and @timeout", clip(string(key)))
+			return r, fmt.Errorf("there is no annotation @%s; there are @id, @reason, @effect, @approver, "+
+				"@approvals and @timeout", clip(string(key)))
 		}
 	}
 	if r.needs > 1 {
@@ -166,12 +174,13 @@ func newRule(level outboard.PolicyLevel, i int, p *cedar.Policy) (rule, error) {
 
 func validName(s string) bool {
 	return len(s) > 0 && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' || r == '_')
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' ||
+			r == '_')
 	})
 }
 
-// Set is a stack of layers that a request must pass, every one of them. The zero Set denies everything. It does not change and is
-// safe for concurrent use.
+// Set is a stack of layers that a request must pass, every one of them. The zero Set denies everything. It does
+// not change and is safe for concurrent use.
 type Set struct {
 	layers []*Layer
 	broken error // why nothing may pass
@@ -198,8 +207,8 @@ func (s *Set) Text(id string) string {
 	return ""
 }
 
-// Unwritten reports whether an id is that of a rule which no document has: that a level with permits has none for a request, or that the
-// person a session acts for must still be there.
+// Unwritten reports whether an id is that of a rule which no document has: that a level with permits has none
+// for a request, or that the person a session acts for must still be there.
 func Unwritten(id string) bool { return strings.HasSuffix(id, nothingPermits) || id == rulePerson }
 
 const (
@@ -220,12 +229,13 @@ type Verdict struct {
 	Needs    int               // of an ask: how many people must allow it, from 2; 0 = one
 	Timeout  time.Duration     // of an ask: 0 = the default
 	Met      bool              // it was an ask, and the request carries an approval or a grant
-	// Away is why nobody could decide just now, as where the database is away: a deny that is not for good, and is asked about again.
+	// Away is why nobody could decide just now, as where the database is away: a deny that is not for good, and
+	// is asked about again.
 	Away error
 }
 
-// Decide is pure. A deny of any layer wins over an ask, an ask over an allow; whatever cannot be evaluated is a deny and an alarm,
-// also where Cedar by itself would drop the policy and let the request pass.
+// Decide is pure. A deny of any layer wins over an ask, an ask over an allow; whatever cannot be evaluated is a
+// deny and an alarm, also where Cedar by itself would drop the policy and let the request pass.
 func (s *Set) Decide(r *Request) (v Verdict) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -268,7 +278,8 @@ func (s *Set) Check(r *Request) Verdict {
 }
 
 func alarm(rule, why string) Verdict {
-	v := Verdict{Decision: outboard.Deny, Alarm: why, Reason: "a policy could not be evaluated, so the request is refused"}
+	v := Verdict{Decision: outboard.Deny, Alarm: why, Reason: "a policy could not be evaluated, so the request is " +
+		"refused"}
 	if rule != "" {
 		v.Rules = []string{rule}
 		v.Reason = "policy " + rule + " could not be evaluated, so the request is refused"
@@ -316,7 +327,8 @@ func (l *Layer) forbidden(reasons []cedar.DiagnosticReason) Verdict {
 		v, by = Verdict{Decision: outboard.Ask}, asks
 	}
 	for _, r := range by {
-		v = v.and(Verdict{Decision: v.Decision, Rules: []string{r.id}, Reason: r.reason, Approver: r.approver, Needs: r.needs, Timeout: r.timeout})
+		v = v.and(Verdict{Decision: v.Decision, Rules: []string{r.id}, Reason: r.reason, Approver: r.approver,
+			Needs: r.needs, Timeout: r.timeout})
 	}
 	if v.Reason == "" {
 		v.Reason = "policy " + by[0].id + " forbids it"

@@ -29,7 +29,8 @@ func stack(t testing.TB, texts ...string) *policy.Set {
 		t.Fatal(err)
 	}
 	layers := []*policy.Layer{base}
-	levels := []outboard.PolicyLevel{outboard.LevelOperator, outboard.LevelOrganization, outboard.LevelAgent, outboard.LevelSession}
+	levels := []outboard.PolicyLevel{outboard.LevelOperator, outboard.LevelOrganization, outboard.LevelAgent,
+		outboard.LevelSession}
 	for i, text := range texts {
 		layers = append(layers, layer(t, levels[i], text))
 	}
@@ -38,7 +39,8 @@ func stack(t testing.TB, texts ...string) *policy.Set {
 
 // ask is the request of a call.
 func ask(call *outboard.CallRequested, input outboard.Raw) *policy.Request {
-	r := &policy.Request{Session: "sesn_1", Agent: "agent_1", Environment: "env_1", Owner: outboard.Owner{Key: "apikey_1", Name: "ann"}}
+	r := &policy.Request{Session: "sesn_1", Agent: "agent_1", Environment: "env_1",
+		Owner: outboard.Owner{Key: "apikey_1", Name: "ann"}}
 	r.Context.Now = time.Date(2026, 11, 21, 9, 30, 0, 0, time.UTC)
 	r.ForCall(call, input)
 	return r
@@ -46,11 +48,13 @@ func ask(call *outboard.CallRequested, input outboard.Raw) *policy.Request {
 
 // bash is the request of a shell command that the agent always allows.
 func bash(command string) *policy.Request {
-	return ask(&outboard.CallRequested{Name: "bash", Kind: "builtin", Policy: outboard.AlwaysAllow}, outboard.Raw(fmt.Sprintf(`{"command":%q}`, command)))
+	return ask(&outboard.CallRequested{Name: "bash", Kind: "builtin", Policy: outboard.AlwaysAllow},
+		outboard.Raw(fmt.Sprintf(`{"command":%q}`, command)))
 }
 
 func fetch(url string) *policy.Request {
-	return ask(&outboard.CallRequested{Name: "web_fetch", Kind: "builtin", Policy: outboard.AlwaysAllow}, outboard.Raw(fmt.Sprintf(`{"url":%q}`, url)))
+	return ask(&outboard.CallRequested{Name: "web_fetch", Kind: "builtin", Policy: outboard.AlwaysAllow},
+		outboard.Raw(fmt.Sprintf(`{"url":%q}`, url)))
 }
 
 const noRemove = `@id("no-rm") @reason("nothing is removed here") forbid (principal, action == Action::"bash", resource) when { context.command like "*rm *" };`
@@ -59,7 +63,8 @@ const noRemove = `@id("no-rm") @reason("nothing is removed here") forbid (princi
 func TestForbid(t *testing.T) {
 	s := stack(t, noRemove)
 	v := s.Decide(bash("rm -rf /"))
-	if v.Decision != outboard.Deny || !slices.Equal(v.Rules, []string{"operator/no-rm"}) || v.Reason != "nothing is removed here" || v.Alarm != "" {
+	if v.Decision != outboard.Deny || !slices.Equal(v.Rules, []string{"operator/no-rm"}) ||
+		v.Reason != "nothing is removed here" || v.Alarm != "" {
 		t.Errorf("rm: %+v", v)
 	}
 	if v := s.Decide(bash("ls")); v.Decision != outboard.Allow {
@@ -67,7 +72,8 @@ func TestForbid(t *testing.T) {
 	}
 }
 
-// If this fails, a forbid whose condition cannot be evaluated is dropped, as Cedar by itself does, and what it should stop runs.
+// If this fails, a forbid whose condition cannot be evaluated is dropped, as Cedar by itself does, and what it
+// should stop runs.
 func TestErrorIsDeny(t *testing.T) {
 	overflow := `@id("broken") forbid (principal, action, resource) when { context.hour + 9223372036854775807 > 0 && context.command == "never" };`
 	v := stack(t, overflow).Decide(bash("ls"))
@@ -82,7 +88,8 @@ func TestErrorIsDeny(t *testing.T) {
 	if v := stack(t, permit).Decide(bash("ls")); v.Decision != outboard.Deny || v.Alarm == "" {
 		t.Errorf("a permit that errs beside one that does not: %+v", v)
 	}
-	for name, s := range map[string]*policy.Set{"nil": nil, "empty": policy.NewSet(), "broken": policy.Broken(fmt.Errorf("no database"))} {
+	for name, s := range map[string]*policy.Set{"nil": nil, "empty": policy.NewSet(),
+		"broken": policy.Broken(fmt.Errorf("no database"))} {
 		if v := s.Decide(bash("ls")); v.Decision != outboard.Deny || v.Alarm == "" {
 			t.Errorf("%s set: %+v", name, v)
 		}
@@ -101,10 +108,12 @@ func TestLowerLevelOnlyNarrows(t *testing.T) {
 		t.Errorf("a permit of a lower level widened: %+v", v)
 	}
 	onlyRead := `permit (principal, action == Action::"read", resource);`
-	if v := stack(t, all, onlyRead).Decide(bash("ls")); v.Decision != outboard.Deny || !slices.Equal(v.Rules, []string{"organization/default"}) {
+	if v := stack(t, all, onlyRead).Decide(bash("ls")); v.Decision != outboard.Deny ||
+		!slices.Equal(v.Rules, []string{"organization/default"}) {
 		t.Errorf("an allow-list let something else pass: %+v", v)
 	}
-	read := ask(&outboard.CallRequested{Name: "read", Kind: "builtin", Policy: outboard.AlwaysAllow}, outboard.Raw(`{"file_path":"a"}`))
+	read := ask(&outboard.CallRequested{Name: "read", Kind: "builtin", Policy: outboard.AlwaysAllow},
+		outboard.Raw(`{"file_path":"a"}`))
 	if v := stack(t, all, onlyRead).Decide(read); v.Decision != outboard.Allow {
 		t.Errorf("control: %+v", v)
 	}
@@ -125,26 +134,31 @@ func TestAskAndApproval(t *testing.T) {
 	if v := stack(t, asks).Check(r); v.Decision != outboard.Deny {
 		t.Errorf("where nobody can be asked: %+v", v)
 	}
-	for _, met := range []func(*policy.Context){func(c *policy.Context) { c.Approved = true }, func(c *policy.Context) { c.Granted = true }} {
+	for _, met := range []func(*policy.Context){func(c *policy.Context) { c.Approved = true },
+		func(c *policy.Context) { c.Granted = true }} {
 		r := bash("git push origin")
 		met(&r.Context)
 		if v := stack(t, asks).Decide(r); v.Decision != outboard.Allow || !v.Met {
 			t.Errorf("met: %+v", v)
 		}
-		if v := stack(t, asks, `forbid (principal, action, resource) when { context.command like "git*" };`).Decide(r); v.Decision != outboard.Deny {
+		if v := stack(t, asks, `forbid (principal, action, resource) when { context.command like "git*" };`).
+			Decide(r); v.Decision != outboard.Deny {
 			t.Errorf("an approval lifted a deny of another level: %+v", v)
 		}
 		both := asks + `@id("never") forbid (principal, action, resource) when { context.command like "*origin" };`
-		if v := stack(t, both).Decide(r); v.Decision != outboard.Deny || !slices.Equal(v.Rules, []string{"operator/never"}) {
+		if v := stack(t, both).Decide(r); v.Decision != outboard.Deny ||
+			!slices.Equal(v.Rules, []string{"operator/never"}) {
 			t.Errorf("an approval lifted a deny of the same level: %+v", v)
 		}
 	}
 }
 
-// If this fails, a session that has read secrets and what strangers wrote can be talked into carrying them out without a person.
+// If this fails, a session that has read secrets and what strangers wrote can be talked into carrying them out
+// without a person.
 func TestTaintAsksBeforeAnythingLeaves(t *testing.T) {
 	private, untrusted := outboard.Taint{Private: true}, outboard.Taint{Untrusted: true}
-	for taint, want := range map[outboard.Taint]outboard.Decision{{}: outboard.Allow, private: outboard.Allow, untrusted: outboard.Allow,
+	for taint, want := range map[outboard.Taint]outboard.Decision{{}: outboard.Allow, private: outboard.Allow,
+		untrusted:             outboard.Allow,
 		private.Or(untrusted): outboard.Ask} {
 		r := fetch("https://example.com/")
 		r.Context.Taint = taint
@@ -157,7 +171,8 @@ func TestTaintAsksBeforeAnythingLeaves(t *testing.T) {
 			t.Errorf("%+v: bash, which does not leave: %+v", taint, v)
 		}
 	}
-	for setting, want := range map[string]outboard.Decision{policy.TaintDeny: outboard.Deny, policy.TaintOff: outboard.Allow} {
+	for setting, want := range map[string]outboard.Decision{policy.TaintDeny: outboard.Deny,
+		policy.TaintOff: outboard.Allow} {
 		l, err := policy.Platform(setting)
 		if err != nil {
 			t.Fatal(err)
@@ -172,7 +187,8 @@ func TestTaintAsksBeforeAnythingLeaves(t *testing.T) {
 
 // If this fails, a policy set that is broken, hostile or does not mean what it says is accepted and comes into force.
 func TestCompileRefuses(t *testing.T) {
-	many := strings.Repeat(`forbid (principal, action, resource) when { context.command == "x" };`+"\n", policy.MaxPolicies+1)
+	many := strings.Repeat(`forbid (principal, action, resource) when { context.command == "x" };`+"\n",
+		policy.MaxPolicies+1)
 	cases := []struct{ name, text, why string }{
 		{"syntax", `forbid (principal, action`, "reading the"},
 		{"unknown action", `forbid (principal, action == Action::"bsh", resource);`, "bsh"},
@@ -187,12 +203,14 @@ func TestCompileRefuses(t *testing.T) {
 		{"an army must allow", `@effect("ask") @approvals("10") forbid (principal, action, resource);`, "@approvals"},
 		{"people of a permit", `@approvals("2") permit (principal, action, resource);`, "only for a forbid"},
 		{"endless timeout", `@effect("ask") @timeout("9000h") forbid (principal, action, resource);`, "@timeout"},
-		{"id twice", `@id("a") forbid (principal, action, resource); @id("a") forbid (principal, action, resource);`, "twice"},
+		{"id twice", `@id("a") forbid (principal, action, resource); @id("a") forbid (principal, action, resource);`,
+			"twice"},
 		{"id with markup", `@id("a<b>") forbid (principal, action, resource);`, "@id"},
 		{"too long", "//" + strings.Repeat("x", policy.MaxText), "over the limit"},
 		{"10k policies", strings.Repeat("forbid(principal,action,resource);", 10_000), "over the limit"},
 		{"too many", many[:min(len(many), policy.MaxText)], "over the limit"},
-		{"deep", `forbid (principal, action, resource) when { ` + strings.Repeat("(", 5000) + "true" + strings.Repeat(")", 5000) + ` };`, "nests"},
+		{"deep", `forbid (principal, action, resource) when { ` + strings.Repeat("(", 5000) + "true" +
+			strings.Repeat(")", 5000) + ` };`, "nests"},
 		{"templates", `forbid (principal == ?principal, action, resource);`, "reading the"},
 	}
 	for _, c := range cases {
@@ -210,13 +228,16 @@ func TestCompileRefuses(t *testing.T) {
 	}
 }
 
-// If this fails, a person approves something else than what runs: an argument was hidden, reordered, or written to look harmless.
+// If this fails, a person approves something else than what runs: an argument was hidden, reordered, or written
+// to look harmless.
 func TestCanonicalShowsEverything(t *testing.T) {
-	text, err := policy.Canonical("bash", outboard.Raw("{\"timeout_ms\":5,\"command\":\"ls \\u202e gpj \\u001b[2K\\u200b\\nApproved: yes <b>&\"}"))
+	text, err := policy.Canonical("bash", outboard.Raw("{\"timeout_ms\":5,\"command\":\"ls \\u202e gpj "+
+		"\\u001b[2K\\u200b\\nApproved: yes <b>&\"}"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"command"`, `"timeout_ms": 5`, `\u202e`, `\u001b[2K`, `\u200b`, `\nApproved: yes <b>&`} {
+	for _, want := range []string{`"command"`, `"timeout_ms": 5`, `\u202e`, `\u001b[2K`, `\u200b`,
+		`\nApproved: yes <b>&`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not shown in\n%s", want, text)
 		}
@@ -226,11 +247,14 @@ func TestCanonicalShowsEverything(t *testing.T) {
 			t.Errorf("%q is in the text as it is", bad)
 		}
 	}
-	other, err := policy.Canonical("bash", outboard.Raw(`{ "command":"ls \u202e gpj \u001b[2K\u200b\nApproved: yes \u003cb>&", "timeout_ms":5 }`))
+	other, err := policy.Canonical("bash",
+		outboard.Raw(`{ "command":"ls \u202e gpj \u001b[2K\u200b\nApproved: yes \u003cb>&", "timeout_ms":5 }`))
 	if err != nil || other != text {
 		t.Errorf("the same call is shown in another way: %q, %v", other, err)
 	}
-	if _, err := policy.Canonical("write", outboard.Raw(fmt.Sprintf(`{"content":%q}`, strings.Repeat("x", 1<<20)))); outboard.KindOf(err) != outboard.TooLarge {
+	if _, err := policy.Canonical("write",
+		outboard.Raw(fmt.Sprintf(`{"content":%q}`,
+			strings.Repeat("x", 1<<20)))); outboard.KindOf(err) != outboard.TooLarge {
 		t.Errorf("a request of 1 MB: %v, want a refusal", err)
 	}
 }
@@ -239,17 +263,20 @@ func TestCanonicalShowsEverything(t *testing.T) {
 func TestRequestOfACall(t *testing.T) {
 	r := fetch("https://EXAMPLE.com.:8443/a/b?q=1")
 	c := r.Context
-	if c.Host != "example.com" || c.Port != 8443 || c.Scheme != "https" || c.Method != "GET" || c.Path != "/a/b" || r.Resource != "web_fetch" {
+	if c.Host != "example.com" || c.Port != 8443 || c.Scheme != "https" || c.Method != "GET" || c.Path != "/a/b" ||
+		r.Resource != "web_fetch" {
 		t.Errorf("%+v", c)
 	}
 	if v := stack(t, `forbid (principal in User::"apikey_1", action in Action::"leaves", resource == Tool::"web_fetch") when { context.host == "example.com" && context.hour == 9 };`).Decide(r); v.Decision != outboard.Deny {
 		t.Errorf("a policy on principal, group, resource and time: %+v", v)
 	}
-	if v := stack(t, `forbid (principal in User::"apikey_2", action, resource);`).Decide(r); v.Decision != outboard.Allow {
+	if v := stack(t, `forbid (principal in User::"apikey_2", action, resource);`).
+		Decide(r); v.Decision != outboard.Allow {
 		t.Errorf("another human's rule: %+v", v)
 	}
 	for _, a := range policy.Actions() {
-		if v := stack(t).Decide(&policy.Request{Action: a, Resource: "x", Context: policy.Context{Permission: outboard.AlwaysAllow}}); v.Alarm != "" {
+		if v := stack(t).Decide(&policy.Request{Action: a, Resource: "x",
+			Context: policy.Context{Permission: outboard.AlwaysAllow}}); v.Alarm != "" {
 			t.Errorf("%s: %s", a, v.Alarm)
 		}
 	}
@@ -272,7 +299,8 @@ func FuzzCompile(f *testing.F) {
 func fifty(t testing.TB) *policy.Set {
 	var b strings.Builder
 	for i := range 46 {
-		fmt.Fprintf(&b, "@id(\"p%d\") forbid (principal, action == Action::\"bash\", resource) when { context.command like \"*cmd%d *\" && !context.granted };\n", i, i)
+		fmt.Fprintf(&b, "@id(\"p%d\") forbid (principal, action == Action::\"bash\", resource) when { "+
+			"context.command like \"*cmd%d *\" && !context.granted };\n", i, i)
 	}
 	return stack(t, b.String())
 }
@@ -287,15 +315,16 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// If this fails, a rule about what is left of a budget does not hold, holds where there is no budget, or lets a call pass while nobody
-// knows what is left.
+// If this fails, a rule about what is left of a budget does not hold, holds where there is no budget, or lets a
+// call pass while nobody knows what is left.
 func TestBudgetInRules(t *testing.T) {
 	s := stack(t, `@id("little") @reason("little is left") forbid (principal, action == Action::"bash", resource)
 		when { context.budget.left_cents < 50 || context.budget.left_tokens < 1000 || context.budget.left_steps < 2 };
 		@id("limited") forbid (principal, action == Action::"read", resource) unless { context.budget.limited };`)
 	none := outboard.LeftOf(nil, outboard.Spend{})
 	over := func(limit, spent outboard.Spend) *outboard.Spend {
-		return new(outboard.LeftOf([]outboard.Budget{{Limit: outboard.Spend{Cost: 1000 * outboard.Dollar}}, {Limit: limit}}, spent))
+		return new(outboard.LeftOf([]outboard.Budget{{Limit: outboard.Spend{Cost: 1000 * outboard.Dollar}},
+			{Limit: limit}}, spent))
 	}
 	for _, c := range []struct {
 		name string
@@ -303,26 +332,32 @@ func TestBudgetInRules(t *testing.T) {
 		want outboard.Decision
 	}{
 		{"no budget", &none, outboard.Allow},
-		{"enough", over(outboard.Spend{Cost: outboard.Dollar, Tokens: 2000, Steps: 3}, outboard.Spend{Cost: 50 * outboard.Cent, Tokens: 1000, Steps: 1}), outboard.Allow},
-		{"little money", over(outboard.Spend{Cost: outboard.Dollar}, outboard.Spend{Cost: 50*outboard.Cent + 1}), outboard.Deny},
+		{"enough", over(outboard.Spend{Cost: outboard.Dollar, Tokens: 2000, Steps: 3},
+			outboard.Spend{Cost: 50 * outboard.Cent, Tokens: 1000, Steps: 1}), outboard.Allow},
+		{"little money", over(outboard.Spend{Cost: outboard.Dollar}, outboard.Spend{Cost: 50*outboard.Cent + 1}),
+			outboard.Deny},
 		{"few tokens", over(outboard.Spend{Tokens: 2000}, outboard.Spend{Tokens: 1001}), outboard.Deny},
 		{"the last step", over(outboard.Spend{Steps: 3}, outboard.Spend{Steps: 2}), outboard.Deny},
-		{"used up", over(outboard.Spend{Cost: outboard.Dollar}, outboard.Spend{Cost: 2 * outboard.Dollar}), outboard.Deny},
+		{"used up", over(outboard.Spend{Cost: outboard.Dollar}, outboard.Spend{Cost: 2 * outboard.Dollar}),
+			outboard.Deny},
 	} {
 		r := bash("ls")
 		r.Context.Left = c.left
-		if v := s.Decide(r); v.Decision != c.want || v.Alarm != "" || c.want == outboard.Deny && v.Reason != "little is left" {
+		if v := s.Decide(r); v.Decision != c.want || v.Alarm != "" || c.want == outboard.Deny &&
+			v.Reason != "little is left" {
 			t.Errorf("%s: %+v", c.name, v)
 		}
 	}
 	r := bash("ls") // nobody can tell
-	if v := s.Decide(r); v.Decision != outboard.Deny || v.Alarm == "" || !slices.Equal(v.Rules, []string{"operator/little"}) {
+	if v := s.Decide(r); v.Decision != outboard.Deny || v.Alarm == "" ||
+		!slices.Equal(v.Rules, []string{"operator/little"}) {
 		t.Errorf("unknown: %+v", v)
 	}
 	if v := stack(t, noRemove).Decide(r); v.Decision != outboard.Allow {
 		t.Errorf("control: a rule that does not ask: %+v", v)
 	}
-	read := ask(&outboard.CallRequested{Name: "read", Kind: "builtin", Policy: outboard.AlwaysAllow}, outboard.Raw(`{"file_path":"a"}`))
+	read := ask(&outboard.CallRequested{Name: "read", Kind: "builtin", Policy: outboard.AlwaysAllow},
+		outboard.Raw(`{"file_path":"a"}`))
 	for _, c := range []struct {
 		left *outboard.Spend
 		want outboard.Decision

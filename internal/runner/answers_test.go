@@ -17,7 +17,8 @@ import (
 )
 
 // chats serves a model by answer, which gets the body of each request, and keeps the bodies.
-func chats(t *testing.T, answer func(n int, body string, w http.ResponseWriter, r *http.Request)) (llm.Config, <-chan string) {
+func chats(t *testing.T,
+	answer func(n int, body string, w http.ResponseWriter, r *http.Request)) (llm.Config, <-chan string) {
 	bodies := make(chan string, 100)
 	var n atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -42,7 +43,8 @@ func chunk(w http.ResponseWriter, text, finish string) {
 	w.(http.Flusher).Flush()
 }
 
-// If this fails, a model does not know what it had said when the user interrupted it, or reads its own thinking as what it said.
+// If this fails, a model does not know what it had said when the user interrupted it, or reads its own thinking
+// as what it said.
 func TestInterruptedAnswerIsKept(t *testing.T) {
 	const shown = "I will now delete the old migrations"
 	models, bodies := chats(t, func(n int, _ string, w http.ResponseWriter, r *http.Request) {
@@ -74,18 +76,21 @@ func TestInterruptedAnswerIsKept(t *testing.T) {
 	r.until(id, "second turn", func(s *outboard.State) bool { return s.Turn == 2 && s.Phase == outboard.PhaseIdle })
 	body := <-bodies
 	said, next := strings.Index(body, shown), strings.Index(body, "no, not those")
-	if said < 0 || next < said || !strings.Contains(body[said:next], "user interrupted") || !strings.Contains(body[said:next], `"role":"assistant"`) {
+	if said < 0 || next < said || !strings.Contains(body[said:next], "user interrupted") ||
+		!strings.Contains(body[said:next], `"role":"assistant"`) {
 		t.Errorf("the next request: %s", body[max(0, len(body)-900):])
 	}
 	if strings.Contains(body, "secret thought") {
 		t.Error("thinking that was cut off is in the next request")
 	}
-	if f := payloads[*outboard.ModelFinished](r, id); len(f) != 2 || f[0].Stop != "interrupted" || f[0].Usage.Tokens() == 0 {
+	if f := payloads[*outboard.ModelFinished](r, id); len(f) != 2 || f[0].Stop != "interrupted" ||
+		f[0].Usage.Tokens() == 0 {
 		t.Errorf("%+v", f)
 	}
 }
 
-// If this fails, a picture that the provider refuses makes every later message of a session fail, or one that it takes is left out.
+// If this fails, a picture that the provider refuses makes every later message of a session fail, or one that it
+// takes is left out.
 func TestRefusedPicturesAreLeftOut(t *testing.T) {
 	models, bodies := chats(t, func(_ int, body string, w http.ResponseWriter, _ *http.Request) {
 		if strings.Contains(body, "QkFE") {
@@ -102,7 +107,8 @@ func TestRefusedPicturesAreLeftOut(t *testing.T) {
 		turn := len(payloads[*outboard.TurnStarted](r, id)) + 1
 		r.send(id, &outboard.InputMessage{Content: []outboard.Content{outboard.Text("look"),
 			{Type: "image", Source: &outboard.Source{Type: "base64", MediaType: "image/png", Data: data}}}})
-		s := r.until(id, "the turn", func(s *outboard.State) bool { return s.Turn == turn && s.Phase == outboard.PhaseIdle })
+		s := r.until(id, "the turn",
+			func(s *outboard.State) bool { return s.Turn == turn && s.Phase == outboard.PhaseIdle })
 		if s.Stop.Type != "end_turn" {
 			t.Fatalf("ended with %s\n%s", s.Stop.Type, r.dump(id))
 		}
@@ -114,10 +120,12 @@ func TestRefusedPicturesAreLeftOut(t *testing.T) {
 	for len(bodies) > 0 {
 		last = <-bodies
 	}
-	if strings.Contains(last, "QkFE") || strings.Count(last, "R09PRA==") != 2 || strings.Count(last, "was left out") != 1 {
+	if strings.Contains(last, "QkFE") || strings.Count(last, "R09PRA==") != 2 ||
+		strings.Count(last, "was left out") != 1 {
 		t.Errorf("the last request: %s", last)
 	}
-	if f := payloads[*outboard.ModelFailed](r, id); len(f) != 1 || !f[0].Pictures || !strings.Contains(f[0].Error.Message, "outboard rewind") {
+	if f := payloads[*outboard.ModelFailed](r, id); len(f) != 1 || !f[0].Pictures ||
+		!strings.Contains(f[0].Error.Message, "outboard rewind") {
 		t.Errorf("%+v", f)
 	}
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// addApprovals adds to a commit the rows that follow from its events: an approval for each call that asks, and the end of those
-// whose call ended without an answer. They are made from the events, so that a row is there exactly when its event is.
+// addApprovals adds to a commit the rows that follow from its events: an approval for each call that asks, and
+// the end of those whose call ended without an answer. They are made from the events, so that a row is there
+// exactly when its event is.
 func (t *turn) addApprovals(c *store.Commit) error {
 	for i := range c.Events {
 		e := &c.Events[i]
@@ -61,8 +62,10 @@ func (t *turn) addApproval(c *store.Commit, e *outboard.Event) error {
 		return err
 	}
 	why := req.Reason
-	if def, _ := t.tool(req.Name); def.Shell && req.Kind == "builtin" { // what the approval says beside the request, which is shown as it is
-		why = strings.TrimPrefix(why+"; ", "; ") + "once allowed it runs in a fresh shell, in " + cmp.Or(t.workdir(), sandbox.Workspace)
+	// what the approval says beside the request, which is shown as it is
+	if def, _ := t.tool(req.Name); def.Shell && req.Kind == "builtin" {
+		why = strings.TrimPrefix(why+"; ", "; ") + "once allowed it runs in a fresh shell, in " +
+			cmp.Or(t.workdir(), sandbox.Workspace)
 	}
 	r := t.request(t.ctx)
 	r.ForCall(req, input)

@@ -59,9 +59,11 @@ func (t *turn) budgetOnce(ctx context.Context, ask func() harness.Need) (budget 
 		price = llm.PriceAt(m, t.durable.Config.Agent.Model.Speed)
 	}
 	want := outboard.Spend{Tokens: need.Input + need.Output, Steps: 1}
-	least := outboard.Spend{Tokens: need.Input + min(minOutput, need.Output), Steps: 1, Running: minTime, Sandbox: minTime}
+	least := outboard.Spend{Tokens: need.Input + min(minOutput, need.Output), Steps: 1, Running: minTime,
+		Sandbox: minTime}
 	if price != nil {
-		want.Cost = price.Of(outboard.Usage{Output: need.Output}) + (&llm.Price{Input: price.Most()}).Of(outboard.Usage{Input: need.Input})
+		want.Cost = price.Of(outboard.Usage{Output: need.Output}) + (&llm.Price{Input: price.Most()}).
+			Of(outboard.Usage{Input: need.Input})
 		least.Cost = price.Of(outboard.Usage{Input: need.Input, Output: min(minOutput, need.Output)})
 	}
 	r, broke, err := t.reserve(ctx, price, t.owed(t.staged, t.now()), want, least)
@@ -78,14 +80,17 @@ func (t *turn) budgetOnce(ctx context.Context, ask func() harness.Need) (budget 
 
 // reserve sets apart what a model call may use up, of every budget over the session, beside what is owed. broke
 // is what no budget pays for.
-func (t *turn) reserve(ctx context.Context, price *llm.Price, owed, want, least outboard.Spend) (r store.Reservation, broke string, err error) {
+func (t *turn) reserve(ctx context.Context, price *llm.Price, owed, want,
+	least outboard.Spend) (r store.Reservation, broke string, err error) {
 	for _, b := range t.acct.over {
 		if b.Limit.Cost > 0 && price == nil {
-			t.log.Warn("a money budget is over a session whose model has no price: no model call is made", "budget", b.ID)
+			t.log.Warn("a money budget is over a session whose model has no price: no model call is made", "budget",
+				b.ID)
 			return r, "money: the model has no price", nil
 		}
 	}
-	if r, err = t.cfg.Store.Reserve(ctx, t.id, t.epoch, t.acct.over, owed, want, least); err != nil || len(r.Over) == 0 {
+	if r, err = t.cfg.Store.Reserve(ctx, t.id, t.epoch, t.acct.over, owed, want, least); err != nil ||
+		len(r.Over) == 0 {
 		return r, "", err
 	}
 	broke = r.Over[0].Short(least, false)
@@ -103,9 +108,11 @@ func (t *turn) budgetJudge(ctx context.Context, m llm.Model, req *llm.Request, u
 		return err
 	}
 	input, price := llm.PromptTokens(req), llm.PriceAt(m, req.Speed)
-	want := outboard.Spend{Tokens: input + req.MaxOutput, Steps: 1} // the step is the response's, which is not counted yet
+	// the step is the response's, which is not counted yet
+	want := outboard.Spend{Tokens: input + req.MaxOutput, Steps: 1}
 	if price != nil {
-		want.Cost = price.Of(outboard.Usage{Output: req.MaxOutput}) + (&llm.Price{Input: price.Most()}).Of(outboard.Usage{Input: input})
+		want.Cost = price.Of(outboard.Usage{Output: req.MaxOutput}) + (&llm.Price{Input: price.Most()}).
+			Of(outboard.Usage{Input: input})
 	}
 	for {
 		owed := t.owed(t.staged, t.now()).Add(outboard.Spend{Cost: used.Cost, Tokens: used.Tokens()})
@@ -242,7 +249,8 @@ func (t *turn) charge(ctx context.Context, events []outboard.Event, now time.Tim
 			c.Hold = t.acct.held
 		case outboard.TypeModelFailed:
 			p, err := e.Decode()
-			if f, ok := p.(*outboard.ModelFailed); err == nil && ok && f.Usage.Tokens() == 0 && (!t.acct.called || t.acct.unknown) {
+			if f, ok := p.(*outboard.ModelFailed); err == nil && ok && f.Usage.Tokens() == 0 &&
+				(!t.acct.called || t.acct.unknown) {
 				c.Unknown = true // a process that died made the call, or it ended in a way that tells nothing
 			}
 			c.Settle, c.Hold = true, outboard.Spend{}

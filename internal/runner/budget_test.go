@@ -22,7 +22,8 @@ var dear = llm.Config{Prices: map[string]llm.Price{"script/steps": {Input: 1, Ou
 // spender is a session with a money budget, and what it says costs about ten cents a step.
 func (r *rig) spender(budget outboard.Cost, steps int) outboard.SessionID {
 	r.t.Helper()
-	id := r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Version: 1, Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools},
+	id := r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Version: 1,
+		Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools},
 		Env: outboard.EnvConfig{Kind: "cloud"}, Budget: budget})
 	var lines []string
 	for range steps {
@@ -60,10 +61,12 @@ func TestMoneyBudgetHolds(t *testing.T) {
 	id := r.spender(outboard.Dollar, 12)
 	s := r.rests(id, outboard.StopBudget)
 	b := r.budget(id)
-	if b.Spent.Cost == 0 || b.Spent.Cost > outboard.Dollar || b.Spent.Cost < outboard.Dollar/2 || b.Spent.Cost != s.Usage.Cost || b.Spent.Tokens != s.Usage.Tokens() {
+	if b.Spent.Cost == 0 || b.Spent.Cost > outboard.Dollar || b.Spent.Cost < outboard.Dollar/2 ||
+		b.Spent.Cost != s.Usage.Cost || b.Spent.Tokens != s.Usage.Tokens() {
 		t.Errorf("spent %v of $1, and the log says %v", b.Spent, s.Usage)
 	}
-	if b.Held != (outboard.Spend{}) || b.Spent.Steps != int64(s.ModelCalls) || b.Spent.Running <= 0 || b.Spent.Sandbox <= 0 {
+	if b.Held != (outboard.Spend{}) || b.Spent.Steps != int64(s.ModelCalls) || b.Spent.Running <= 0 ||
+		b.Spent.Sandbox <= 0 {
 		t.Errorf("at rest: %+v after %d model calls", b, s.ModelCalls)
 	}
 	calls := s.ModelCalls
@@ -87,7 +90,8 @@ func TestRaisedByTooLittle(t *testing.T) {
 	for range 2 {
 		r.raise(id, outboard.Spend{Cost: r.budget(id).Spent.Cost + 1})
 		head, calls := s.Head, s.ModelCalls
-		s = r.until(id, "rest again", func(s *outboard.State) bool { return s.Head > head+1 && s.Broke() && s.WakeAt.IsZero() })
+		s = r.until(id, "rest again",
+			func(s *outboard.State) bool { return s.Head > head+1 && s.Broke() && s.WakeAt.IsZero() })
 		if s.ModelCalls != calls || s.Head != head+3 { // updated, resumed, ended
 			t.Errorf("%d events and %d model calls after the raise", s.Head-head, s.ModelCalls-calls)
 		}
@@ -98,7 +102,8 @@ func TestRaisedByTooLittle(t *testing.T) {
 
 // If this fails, one of the limits that are not money does not stop a session.
 func TestOtherLimitsHold(t *testing.T) {
-	for name, limit := range map[string]outboard.Spend{"tokens": {Tokens: 12_000}, "steps": {Steps: 3}, "running": {Running: 1500 * time.Millisecond},
+	for name, limit := range map[string]outboard.Spend{"tokens": {Tokens: 12_000}, "steps": {Steps: 3},
+		"running": {Running: 1500 * time.Millisecond},
 		"sandbox": {Sandbox: time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,7 +144,8 @@ func TestOtherLimitsHold(t *testing.T) {
 func TestReservationOfADeadProcess(t *testing.T) {
 	r := newRig(t, dear)
 	first := r.start(func(c *Config) { c.Grace = time.Millisecond })
-	id := r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Version: 1, Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools},
+	id := r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Version: 1,
+		Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools},
 		Env: outboard.EnvConfig{Kind: "cloud"}, Budget: 10 * outboard.Dollar})
 	r.say(id, "- sleep: 6s", "- say: done")
 	r.until(id, "the model runs", func(s *outboard.State) bool { return s.Request != "" })
@@ -149,7 +155,8 @@ func TestReservationOfADeadProcess(t *testing.T) {
 	}
 	r.start(nil)
 	s := r.rests(id, "end_turn")
-	if b := r.budget(id); b.Held != (outboard.Spend{}) || b.Spent.Cost != s.Usage.Cost || b.Spent.Steps != int64(s.ModelCalls) {
+	if b := r.budget(id); b.Held != (outboard.Spend{}) || b.Spent.Cost != s.Usage.Cost ||
+		b.Spent.Steps != int64(s.ModelCalls) {
 		t.Errorf("settled: %+v, and the log says %+v", b, s.Usage)
 	}
 }
@@ -158,7 +165,8 @@ func TestReservationOfADeadProcess(t *testing.T) {
 func TestReservationNobodySettles(t *testing.T) {
 	r := newRig(t, dear)
 	first := r.start(func(c *Config) { c.Grace = time.Millisecond })
-	id := r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Version: 1, Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools},
+	id := r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Version: 1,
+		Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools},
 		Env: outboard.EnvConfig{Kind: "cloud"}, Budget: 10 * outboard.Dollar})
 	r.say(id, "- sleep: 1h")
 	r.until(id, "the model runs", func(s *outboard.State) bool { return s.Request != "" })
@@ -234,7 +242,8 @@ func TestJudgementsArePaidFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := llm.Config{Scripts: llm.Scripts{Inline: map[string]string{"judge": verdict}}, Prices: map[string]llm.Price{"script/steps": {Input: 1, Output: 1}}}
+			cfg := llm.Config{Scripts: llm.Scripts{Inline: map[string]string{"judge": verdict}},
+				Prices: map[string]llm.Price{"script/steps": {Input: 1, Output: 1}}}
 			if c.price != nil {
 				cfg.Prices["script/judge"] = *c.price
 			}
@@ -244,7 +253,8 @@ func TestJudgementsArePaidFor(t *testing.T) {
 			id := r.session("script/steps", sets)
 			r.raise(id, c.limit)
 			r.start(func(cfg *Config) { cfg.Judge = "script/judge" })
-			r.say(id, append([]string{"- parallel:"}, slices.Repeat([]string{"    - bash: 'true # " + strings.Repeat("x", 400) + "'"}, 10)...)...)
+			r.say(id, append([]string{"- parallel:"},
+				slices.Repeat([]string{"    - bash: 'true # " + strings.Repeat("x", 400) + "'"}, 10)...)...)
 			asked, judged := 0, outboard.Usage{}
 			r.until(id, "all calls are decided", func(s *outboard.State) bool { return s.ModelCalls > 0 })
 			for _, e := range r.events(id) {
@@ -257,10 +267,12 @@ func TestJudgementsArePaidFor(t *testing.T) {
 					judged = judged.Add(p.Usage)
 				}
 			}
-			if asked < c.asked || c.asked == 0 && asked > 0 || c.asked < 10 && judged.Tokens() == 0 || c.asked == 10 && judged.Tokens() > 0 {
+			if asked < c.asked || c.asked == 0 && asked > 0 || c.asked < 10 && judged.Tokens() == 0 || c.asked == 10 &&
+				judged.Tokens() > 0 {
 				t.Errorf("%d calls ask, want at least %d; the judge used %+v", asked, c.asked, judged)
 			}
-			if b := r.budget(id); b.Limit.Cost > 0 && b.Spent.Cost > b.Limit.Cost || b.Limit.Tokens > 0 && b.Spent.Tokens > b.Limit.Tokens {
+			if b := r.budget(id); b.Limit.Cost > 0 && b.Spent.Cost > b.Limit.Cost || b.Limit.Tokens > 0 &&
+				b.Spent.Tokens > b.Limit.Tokens {
 				t.Errorf("spent %+v of %+v", b.Spent, b.Limit)
 			}
 		})
@@ -273,14 +285,17 @@ func TestFastHasNoPrice(t *testing.T) {
 	r := newRig(t, dear)
 	r.start(nil)
 	owner := outboard.Owner{Key: "apikey_1"}
-	if _, err := r.store.PutBudget(t.Context(), outboard.Budget{Scope: outboard.BudgetOwner, Target: string(owner.Key), Limit: outboard.Spend{Cost: 1000 * outboard.Dollar}}); err != nil {
+	if _, err := r.store.PutBudget(t.Context(), outboard.Budget{Scope: outboard.BudgetOwner, Target: string(owner.Key),
+		Limit: outboard.Spend{Cost: 1000 * outboard.Dollar}}); err != nil {
 		t.Fatal(err)
 	}
 	for speed, stop := range map[string]string{"fast": outboard.StopBudget, "standard": "end_turn"} {
 		id := r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Version: 1, Tools: allTools,
-			Model: outboard.ModelConfig{ID: "script/steps", Speed: speed}}, Env: outboard.EnvConfig{Kind: "cloud"}, Owner: owner})
+			Model: outboard.ModelConfig{ID: "script/steps",
+				Speed: speed}}, Env: outboard.EnvConfig{Kind: "cloud"}, Owner: owner})
 		r.say(id, "- say: hi")
-		s := r.until(id, "the turn ends", func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && s.Stop != nil })
+		s := r.until(id, "the turn ends",
+			func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && s.Stop != nil })
 		if s.Stop.Type != stop || (s.ModelCalls == 0) != (stop == outboard.StopBudget) {
 			t.Errorf("speed %s: %s after %d model calls", speed, s.Stop.Type, s.ModelCalls)
 		}

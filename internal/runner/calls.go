@@ -105,7 +105,8 @@ func (t *turn) RunCalls(ctx context.Context) error {
 	if err != nil || len(jobs) == 0 {
 		return err
 	}
-	return outboard.Errorf(outboard.Unavailable, "the sandbox was lost %d times while %d calls ran", maxRounds, len(jobs))
+	return outboard.Errorf(outboard.Unavailable, "the sandbox was lost %d times while %d calls ran", maxRounds,
+		len(jobs))
 }
 
 func stopped(ctx context.Context) bool { return errors.Is(context.Cause(ctx), harness.ErrInterrupted) }
@@ -114,7 +115,8 @@ func stopped(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ha
 func (t *turn) jobs(ctx context.Context) ([]*job, error) {
 	var jobs []*job
 	for _, c := range t.view.Calls {
-		if !c.Runnable() || c.Requested.Kind == "custom" || stopped(ctx) && c.Started == nil || len(jobs) == maxIntents {
+		if !c.Runnable() || c.Requested.Kind == "custom" || stopped(ctx) && c.Started == nil ||
+			len(jobs) == maxIntents {
 			continue
 		}
 		input, err := t.input(c)
@@ -126,7 +128,8 @@ func (t *turn) jobs(ctx context.Context) ([]*job, error) {
 		j.limits.Pids = cmp.Or(j.limits.Pids, sandbox.DefaultPids)
 		def, ok := t.tool(c.Requested.Name)
 		if !ok {
-			t.Stage(t.event(new(tool.Failed(c.ID, outboard.OutcomeError, "the tool "+c.Requested.Name+" is not available"))))
+			t.Stage(t.event(new(tool.Failed(c.ID, outboard.OutcomeError,
+				"the tool "+c.Requested.Name+" is not available"))))
 			continue
 		}
 		if j.def = def; def.Place == registry.InControl {
@@ -161,7 +164,8 @@ func (t *turn) round(ctx context.Context, jobs []*job) error {
 			if err := t.locate(t.ctx, j); err != nil {
 				return t.lostBefore(err)
 			}
-			if j.refused, j.asked = t.permit(t.ctx, j), true; outboard.KindOf(j.refused) == outboard.Unavailable && j.refused != nil {
+			if j.refused, j.asked = t.permit(t.ctx, j), true; outboard.KindOf(j.refused) == outboard.Unavailable &&
+				j.refused != nil {
 				return j.refused
 			}
 		}
@@ -229,7 +233,8 @@ func (t *turn) acquire(ctx context.Context, jobs []*job) (refusal, err error) {
 			return err, nil
 		}
 	}
-	lease, err := t.cfg.Fleet.Acquire(ctx, fleet.Request{Session: t.id, Config: t.durable.Config, Current: t.view.Sandbox,
+	lease, err := t.cfg.Fleet.Acquire(ctx, fleet.Request{Session: t.id, Config: t.durable.Config,
+		Current:    t.view.Sandbox,
 		Checkpoint: t.view.Checkpoint, Epoch: t.epoch})
 	switch {
 	case t.ctx.Err() != nil:
@@ -270,7 +275,8 @@ func (t *turn) giveUpOn(ctx context.Context, jobs []*job, cause error) error {
 		}
 	}
 	if at := t.view.Sandbox; started && at != nil {
-		t.Stage(t.event(&outboard.SandboxLost{Sandbox: at.Sandbox, Generation: at.Generation, Reason: "it could not be reached",
+		t.Stage(t.event(&outboard.SandboxLost{Sandbox: at.Sandbox, Generation: at.Generation,
+			Reason:  "it could not be reached",
 			Restore: t.view.Checkpoint}))
 	}
 	return nil
@@ -300,7 +306,8 @@ func (t *turn) intents(jobs []*job, refusal error, stop bool) (run []*job, event
 		case was != nil && (!again || stop):
 			end(j, outboard.OutcomeUnknown, unknownText(t.id, j))
 		case again && was.Attempt >= maxAttempts:
-			end(j, outboard.OutcomeError, fmt.Sprintf("This call was cut off %d times, by the loss of whatever ran it.", was.Attempt))
+			end(j, outboard.OutcomeError, fmt.Sprintf("This call was cut off %d times, by the loss of whatever ran it.",
+				was.Attempt))
 		case !j.local() && t.lease == nil:
 			end(j, outboard.OutcomeError, refusalText(refusal))
 		default:
@@ -336,9 +343,12 @@ func (t *turn) intent(j *job, was *outboard.CallStarted) *outboard.CallStarted {
 
 // unknownText tells the model what cannot be known.
 func unknownText(session outboard.SessionID, j *job) string {
-	return fmt.Sprintf("OUTCOME UNKNOWN. The sandbox was lost while this %s call ran, before its result could be read. It ran at most "+
-		"once, perhaps only in part, and was not repeated. Files are as they were at the last checkpoint; effects outside the sandbox "+
-		"may or may not have happened. Check before doing it again. If the command passed OUTBOARD_CALL_KEY on, its value was %s.",
+	return fmt.Sprintf("OUTCOME UNKNOWN. The sandbox was lost while this %s call ran, before its result could be "+
+		"read. It ran at most "+
+		"once, perhaps only in part, and was not repeated. Files are as they were at the last checkpoint; effects "+
+		"outside the sandbox "+
+		"may or may not have happened. Check before doing it again. If the command passed OUTBOARD_CALL_KEY on, its "+
+		"value was %s.",
 		j.def.Name, outboard.CallKey(session, j.call.ID))
 }
 

@@ -18,7 +18,8 @@ import (
 )
 
 // Decide implements harness.Turn.
-func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw, used outboard.Usage) (outboard.CallRequested, outboard.Outcome, *outboard.CallJudged, error) {
+func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw,
+	used outboard.Usage) (outboard.CallRequested, outboard.Outcome, *outboard.CallJudged, error) {
 	call := policy.Resolve(t.durable.Config.Agent.Tools, name, input)
 	name = call.Name // of the tool, however the model spelt it
 	if call.Decision == outboard.Deny {
@@ -61,7 +62,8 @@ func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw, used
 		return call, outboard.OutcomeDenied, judged, nil
 	case outboard.Ask:
 		t.audit(ctx, r, &call, "ask")
-		call.Digest, call.Approver, call.Needs, call.ExpiresAt = tool.Digest(name, input), v.Approver, v.Needs, t.now().Add(v.Timeout)
+		call.Digest, call.Approver, call.Needs, call.ExpiresAt = tool.Digest(name, input), v.Approver, v.Needs, t.now().
+			Add(v.Timeout)
 	}
 	return call, "", judged, nil
 }
@@ -71,7 +73,8 @@ func (t *turn) Decide(ctx context.Context, name string, input outboard.Raw, used
 func (t *turn) audit(ctx context.Context, r *policy.Request, call *outboard.CallRequested, decision string) {
 	detail, err := json.Marshal(map[string]any{"rules": call.Rules, "reason": call.Reason})
 	if err == nil {
-		err = t.cfg.Store.Audit(ctx, outboard.AuditRecord{At: t.now(), Org: string(r.Owner.Org), Actor: string(r.Session), Action: "policy." + call.Name,
+		err = t.cfg.Store.Audit(ctx, outboard.AuditRecord{At: t.now(), Org: string(r.Owner.Org),
+			Actor: string(r.Session), Action: "policy." + call.Name,
 			Resource: r.Resource, Decision: decision, Rule: strings.Join(call.Rules, ", "), Detail: detail})
 	}
 	if err != nil {
@@ -123,14 +126,16 @@ func isObject(input outboard.Raw) error {
 // checked by, the input passes with a note in the server's log: such an agent was saved before schemas were
 // checked, or came in with an import, and its client has always had to look for itself.
 func (t *turn) fits(name string, input outboard.Raw) error {
-	i := slices.IndexFunc(t.durable.Config.Agent.Tools, func(s outboard.Toolset) bool { return s.Kind == "custom" && s.Name == name })
+	i := slices.IndexFunc(t.durable.Config.Agent.Tools,
+		func(s outboard.Toolset) bool { return s.Kind == "custom" && s.Name == name })
 	if i < 0 {
 		return errors.New("the tool " + name + " is not available")
 	}
 	s, fresh, err := t.schemas.Compile(t.durable.Config.Agent.Tools[i].InputSchema)
 	if err != nil {
 		if fresh {
-			t.log.Warn("a custom tool's inputs are not checked: its input_schema cannot be used", "tool", name, "err", err)
+			t.log.Warn("a custom tool's inputs are not checked: its input_schema cannot be used", "tool", name, "err",
+				err)
 		}
 		return nil
 	}
@@ -144,7 +149,8 @@ func (t *turn) fits(name string, input outboard.Raw) error {
 func (t *turn) request(ctx context.Context) *policy.Request {
 	cfg := &t.view.Config
 	return &policy.Request{Session: t.id, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment,
-		Context: policy.Context{Networking: cfg.Env.Networking.Mode, Taint: t.view.Taint, Now: t.now(), Left: t.left(ctx)}}
+		Context: policy.Context{Networking: cfg.Env.Networking.Mode, Taint: t.view.Taint, Now: t.now(),
+			Left: t.left(ctx)}}
 }
 
 // mayCreate asks whether a sandbox may be made for the session. Nobody can be asked about it, so an ask is a refusal.
@@ -187,7 +193,8 @@ func (t *turn) permit(ctx context.Context, j *job) error {
 	case outboard.Allow:
 	case outboard.Ask: // such as by the last use of a grant
 		if j.moved() {
-			return outboard.Errorf(outboard.Denied, "%s leads to %s, which a person must allow: %s"+askThere, j.call.Requested.Opens, j.opens, v.Reason)
+			return outboard.Errorf(outboard.Denied, "%s leads to %s, which a person must allow: %s"+askThere,
+				j.call.Requested.Opens, j.opens, v.Reason)
 		}
 		return outboard.Errorf(outboard.Denied, "a person must allow this call by now: %s"+askAgain, v.Reason)
 	default:
@@ -229,7 +236,8 @@ func (t *turn) leadsTo(ctx context.Context, j *job) (*policy.Request, error) {
 	}
 	named := j.call.Requested.Opens
 	if j.call.Requested.Decision == outboard.Ask {
-		return nil, outboard.Errorf(outboard.Denied, "%s leads to %s, and a person was asked about the former"+askThere, named, j.opens)
+		return nil, outboard.Errorf(outboard.Denied, "%s leads to %s, and a person was asked about the former"+askThere,
+			named, j.opens)
 	}
 	by := t.request(ctx)
 	by.ForCall(&j.call.Requested, j.input)
@@ -281,16 +289,19 @@ func (t *turn) approvedByNow(ctx context.Context, j *job, v policy.Verdict) erro
 		return nil
 	}
 	if answer.Key == "" && len(answer.Votes) == 0 {
-		return outboard.Errorf(outboard.Denied, "the policies have come to say who may allow this call, and who did is not known"+askAgain)
+		return outboard.Errorf(outboard.Denied, "the policies have come to say who may allow this call, and who did "+
+			"is not known"+askAgain)
 	}
 	if needs > max(asked.Needs, 1) && len(answer.Votes) < needs {
-		return outboard.Errorf(outboard.Denied, "the policies want %d people to allow this call by now, and it was asked of fewer"+askAgain, needs)
+		return outboard.Errorf(outboard.Denied, "the policies want %d people to allow this call by now, and it was "+
+			"asked of fewer"+askAgain, needs)
 	}
 	if err := t.approved(ctx, j, who, needs); err != nil {
 		if outboard.KindOf(err) != outboard.Denied {
 			return err
 		}
-		return outboard.Errorf(outboard.Denied, "the policies have become stricter since this call was allowed: %w"+askAgain, err)
+		return outboard.Errorf(outboard.Denied,
+			"the policies have become stricter since this call was allowed: %w"+askAgain, err)
 	}
 	return nil
 }
@@ -306,7 +317,8 @@ func (t *turn) approved(ctx context.Context, j *job, who outboard.Approver, need
 	if needs > 1 {
 		n, err := policy.Count(ctx, t.cfg.Store, answer.Votes, who, t.view.Config.Owner)
 		if err == nil && n < needs {
-			err = outboard.Errorf(outboard.Denied, "the approval is void: it needs %d people, and of those who allowed it %d still may", needs, n)
+			err = outboard.Errorf(outboard.Denied, "the approval is void: it needs %d people, and of those who "+
+				"allowed it %d still may", needs, n)
 		}
 		return err
 	}
@@ -316,7 +328,8 @@ func (t *turn) approved(ctx context.Context, j *job, who outboard.Approver, need
 	key, err := t.cfg.Store.Key(ctx, answer.Key)
 	var user outboard.User
 	if err == nil && key.User != "" {
-		if user, err = t.cfg.Store.User(ctx, key.User); err == nil && key.Kind == outboard.KeyLogin && user.RemovedAt.IsZero() {
+		if user, err = t.cfg.Store.User(ctx, key.User); err == nil && key.Kind == outboard.KeyLogin &&
+			user.RemovedAt.IsZero() {
 			key.RevokedAt = time.Time{} // signing out takes back no answer; who lost rights is told by the role
 		}
 	}

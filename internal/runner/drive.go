@@ -70,7 +70,8 @@ func (t *turn) part(worker context.Context, err error) {
 			t.fenced(ctx)
 		}
 		return
-	case err == nil, cut != nil, errors.Is(err, errStopping), errors.Is(err, store.ErrTerminated), errors.Is(err, errKilled):
+	case err == nil, cut != nil, errors.Is(err, errStopping), errors.Is(err, store.ErrTerminated), errors.Is(err,
+		errKilled):
 	case outboard.KindOf(err) == outboard.NotFound && t.gone(ctx):
 		return
 	case outboard.KindOf(err) == outboard.Unavailable, outboard.KindOf(err) == outboard.Canceled:
@@ -93,7 +94,8 @@ func (t *turn) fenced(ctx context.Context) {
 	defer cancel()
 	h, err := t.cfg.Store.Session(ctx, t.id)
 	if err == nil && h.Epoch == t.epoch && h.Worker != "" {
-		t.log.Error("the sandbox has seen a later lease than the database knows: was an older database restored?", "epoch", t.epoch)
+		t.log.Error("the sandbox has seen a later lease than the database knows: was an older database restored?",
+			"epoch", t.epoch)
 		return
 	}
 	t.log.Info("the turn was taken over", "epoch", t.epoch)
@@ -200,7 +202,8 @@ func (t *turn) abort(ctx context.Context, cause error) bool {
 	t.staged, t.rows, t.acct.unknown = nil, rows{}, true
 	t.look()
 	for t.held {
-		if _, err := t.Append(ctx, func(s *outboard.State) []outboard.Event { return closing(s, internalError) }); err != nil {
+		if _, err := t.Append(ctx,
+			func(s *outboard.State) []outboard.Event { return closing(s, internalError) }); err != nil {
 			t.log.Error("ending the failed turn", "err", err)
 			return false
 		}
@@ -240,7 +243,8 @@ func closing(s *outboard.State, message string) []outboard.Event {
 		}
 		add(fin)
 	}
-	add(&outboard.TurnFailed{Turn: s.Turn, Error: outboard.Failure{Type: "unknown_error", Message: message, Retry: "exhausted"}})
+	add(&outboard.TurnFailed{Turn: s.Turn, Error: outboard.Failure{Type: "unknown_error", Message: message,
+		Retry: "exhausted"}})
 	add(&outboard.TurnEnded{Turn: s.Turn, Stop: outboard.StopReason{Type: "retries_exhausted"}})
 	return events
 }

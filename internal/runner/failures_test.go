@@ -23,8 +23,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/tool"
 )
 
-// The tests of this file are the rows of the protocol's failure table: what dies, how the session recovers, how often the command's
-// effect happened.
+// The tests of this file are the rows of the protocol's failure table: what dies, how the session recovers, how
+// often the command's effect happened.
 
 // dieAt starts a runner that dies at a point.
 func dieAt(r *rig, point int) *mortal {
@@ -56,7 +56,8 @@ func (r *rig) ran(id outboard.SessionID, call, n int, outcome outboard.Outcome) 
 	return out[call]
 }
 
-// The first turn of a steps session commits: (0,1) turn.started, (2,3) response, (4,5) sandbox.ready and intents, (6,7) outcomes.
+// The first turn of a steps session commits: (0,1) turn.started, (2,3) response, (4,5) sandbox.ready and
+// intents, (6,7) outcomes.
 const (
 	beforeIntent  = 4
 	afterIntent   = 5
@@ -78,7 +79,8 @@ func TestWorkerDiesBeforeIntent(t *testing.T) {
 	r.ran(id, 0, 1, outboard.OutcomeOK)
 }
 
-// Worker dies after the intent, before the call is sent: 1 effect. If this fails, a call that was promised is lost or doubled.
+// Worker dies after the intent, before the call is sent: 1 effect. If this fails, a call that was promised is
+// lost or doubled.
 func TestWorkerDiesAfterIntent(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	m := dieAt(r, afterIntent)
@@ -95,7 +97,8 @@ func TestWorkerDiesAfterIntent(t *testing.T) {
 	}
 }
 
-// Delayed or duplicated Start: 1 effect. If this fails, a message that was held up on its way runs a command a second time.
+// Delayed or duplicated Start: 1 effect. If this fails, a message that was held up on its way runs a command a
+// second time.
 func TestDelayedStart(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
@@ -124,8 +127,9 @@ func TestDelayedStart(t *testing.T) {
 	r.ran(id, 0, 1, outboard.OutcomeOK)
 }
 
-// Worker dies while the call runs: attach and collect, 1 effect. The worker here is a zombie: it lives on, and its late outcome must
-// be refused. If this fails, a paused process writes into a session that is no longer its own.
+// Worker dies while the call runs: attach and collect, 1 effect. The worker here is a zombie: it lives on, and
+// its late outcome must be refused. If this fails, a paused process writes into a session that is no longer its
+// own.
 func TestWorkerDiesDuringTheRun(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
@@ -177,8 +181,8 @@ func TestWorkerDiesAfterEffect(t *testing.T) {
 	}
 }
 
-// The guest alone dies and comes back, its child alive: the outcome is unknown, at most 1 effect. If this fails, a command is
-// guessed to have failed, or run again.
+// The guest alone dies and comes back, its child alive: the outcome is unknown, at most 1 effect. If this fails,
+// a command is guessed to have failed, or run again.
 func TestGuestDiesAlone(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	first := r.start(func(c *Config) { c.Grace = time.Millisecond })
@@ -202,8 +206,8 @@ func TestGuestDiesAlone(t *testing.T) {
 	g.pass()
 }
 
-// The sandbox dies while a command runs: unknown, never sent again; the session gets a new machine and goes on. If this fails, an
-// effect outside is doubled, or one lost machine ends the session.
+// The sandbox dies while a command runs: unknown, never sent again; the session gets a new machine and goes on.
+// If this fails, an effect outside is doubled, or one lost machine ends the session.
 func TestSandboxDies(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
@@ -216,11 +220,13 @@ func TestSandboxDies(t *testing.T) {
 	}
 	r.rests(id, "end_turn")
 	out := r.ran(id, 1, 1, outboard.OutcomeUnknown)
-	if !out.IsError || !strings.Contains(finalText(out), "OUTCOME UNKNOWN") || !strings.Contains(finalText(out), outboard.CallKey(id, out.Call)) {
+	if !out.IsError || !strings.Contains(finalText(out), "OUTCOME UNKNOWN") ||
+		!strings.Contains(finalText(out), outboard.CallKey(id, out.Call)) {
 		t.Errorf("the model is told %q", finalText(out))
 	}
 	lost, ready := payloads[*outboard.SandboxLost](r, id), payloads[*outboard.SandboxReady](r, id)
-	if len(lost) != 1 || len(ready) != 2 || lost[0].Sandbox != ready[0].Sandbox || ready[0].Generation == ready[1].Generation {
+	if len(lost) != 1 || len(ready) != 2 || lost[0].Sandbox != ready[0].Sandbox ||
+		ready[0].Generation == ready[1].Generation {
 		t.Fatalf("lost %+v, ready %+v", lost, ready)
 	}
 	after := r.ran(id, 2, 1, outboard.OutcomeOK)
@@ -229,12 +235,14 @@ func TestSandboxDies(t *testing.T) {
 	}
 }
 
-// The sandbox dies with calls that were promised and not yet sent: pure and idempotent ones run in the next machine under a new
-// intent, a command does not. If this fails, either reads are lost for nothing or a command is sent twice.
+// The sandbox dies with calls that were promised and not yet sent: pure and idempotent ones run in the next
+// machine under a new intent, a command does not. If this fails, either reads are lost for nothing or a command
+// is sent twice.
 func TestSandboxDiesBeforeTheCallsAreSent(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	m := dieAt(r, afterIntent)
-	id := r.steps("- parallel:", "  - bash: "+r.mark(), "  - write: {path: /workspace/f, content: new}", "  - glob: '*'", "- say: done")
+	id := r.steps("- parallel:", "  - bash: "+r.mark(), "  - write: {path: /workspace/f, content: new}",
+		"  - glob: '*'", "- say: done")
 	<-m.dead
 	if err := r.boxes.Crash(payloads[*outboard.CallStarted](r, id)[0].Sandbox); err != nil {
 		t.Fatal(err)
@@ -248,13 +256,14 @@ func TestSandboxDiesBeforeTheCallsAreSent(t *testing.T) {
 	for _, s := range payloads[*outboard.CallStarted](r, id) {
 		attempts[s.Class] = s.Attempt
 	}
-	if attempts[outboard.ClassEffect] != 1 || attempts[outboard.ClassIdempotent] != 2 || attempts[outboard.ClassPure] != 2 {
+	if attempts[outboard.ClassEffect] != 1 || attempts[outboard.ClassIdempotent] != 2 ||
+		attempts[outboard.ClassPure] != 2 {
 		t.Errorf("attempts = %v", attempts)
 	}
 }
 
-// A restored sandbox is another generation: receipts of the old one are gone, and a call of it is unknown. If this fails, a restore
-// makes the platform believe that a command never ran.
+// A restored sandbox is another generation: receipts of the old one are gone, and a call of it is unknown. If
+// this fails, a restore makes the platform believe that a command never ran.
 func TestRestoredSandboxIsAnotherGeneration(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	m := dieAt(r, 10) // before the outcome of the second command
@@ -271,8 +280,8 @@ func TestRestoredSandboxIsAnotherGeneration(t *testing.T) {
 	}
 }
 
-// The database came back older than the sandbox: a lease's epoch is below what the guest has seen. If this fails, a process on a
-// stale database acts beside the real one.
+// The database came back older than the sandbox: a lease's epoch is below what the guest has seen. If this
+// fails, a process on a stale database acts beside the real one.
 func TestStaleDatabaseIsFencedByTheGuest(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
@@ -288,7 +297,8 @@ func TestStaleDatabaseIsFencedByTheGuest(t *testing.T) {
 	}
 	turn := len(payloads[*outboard.CallFinished](r, id))
 	r.say(id, "- bash: "+r.mark(), "- say: never")
-	r.until(id, "the intent", func(s *outboard.State) bool { return s.Turn == 2 && len(s.Calls) == 1 && s.Calls[0].Started != nil })
+	r.until(id, "the intent",
+		func(s *outboard.State) bool { return s.Turn == 2 && len(s.Calls) == 1 && s.Calls[0].Started != nil })
 	if _, err := os.Stat(r.oracle); !os.IsNotExist(err) {
 		t.Errorf("the command ran: %v", err)
 	}
@@ -297,8 +307,8 @@ func TestStaleDatabaseIsFencedByTheGuest(t *testing.T) {
 	}
 }
 
-// A worker whose lease ended stops its turns and registers anew. If this fails, one long pause takes a process out of service, or
-// leaves it working beside its successor.
+// A worker whose lease ended stops its turns and registers anew. If this fails, one long pause takes a process
+// out of service, or leaves it working beside its successor.
 func TestFencedWorkerStartsOver(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	n := r.start(nil)
@@ -314,7 +324,8 @@ func TestFencedWorkerStartsOver(t *testing.T) {
 	n.Stop()
 }
 
-// Stop lets a call go on in its sandbox and leaves the turn to the next process. If this fails, an upgrade kills or repeats what runs.
+// Stop lets a call go on in its sandbox and leaves the turn to the next process. If this fails, an upgrade kills
+// or repeats what runs.
 func TestStopHandsOver(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	first := r.start(func(c *Config) { c.Grace = time.Millisecond })
@@ -345,7 +356,8 @@ func TestStopBeforeStart(t *testing.T) {
 	}
 }
 
-// If this fails, a database that is away when a turn gives up leaves its session with a worker that lives and does nothing for it.
+// If this fails, a database that is away when a turn gives up leaves its session with a worker that lives and
+// does nothing for it.
 func TestLeaseIsGivenUpLater(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	var mu sync.Mutex
@@ -371,8 +383,9 @@ func TestLeaseIsGivenUpLater(t *testing.T) {
 	}
 }
 
-// Fails if a session whose log is damaged counts as running for ever, its client is not told why, it cannot be deleted, or it is claimed in a
-// circle; or if a session that another version has written to is taken from that version.
+// Fails if a session whose log is damaged counts as running for ever, its client is not told why, it cannot be
+// deleted, or it is claimed in a circle; or if a session that another version has written to is taken from that
+// version.
 func TestDamagedLog(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	put := func(e outboard.Event) outboard.SessionID {
@@ -394,14 +407,16 @@ func TestDamagedLog(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if e.Type == outboard.TypeTurnFailed && !strings.Contains(string(e.Data), "(agent.message) of the session's log is damaged") {
+			if e.Type == outboard.TypeTurnFailed && !strings.Contains(string(e.Data),
+				"(agent.message) of the session's log is damaged") {
 				t.Errorf("the client is told %s", e.Data)
 			}
 			if types, after = append(types, e.Type), e.Seq; e.Type == outboard.TypeTurnEnded {
 				break
 			}
 		}
-		if got := types[len(types)-4:]; got[0] != outboard.TypeTurnResumed || got[1] != outboard.TypeInputProcessed || got[2] != outboard.TypeTurnFailed {
+		if got := types[len(types)-4:]; got[0] != outboard.TypeTurnResumed || got[1] != outboard.TypeInputProcessed ||
+			got[2] != outboard.TypeTurnFailed {
 			t.Errorf("turn %d ends with %v", turn, got)
 		}
 		h, err := r.store.Session(t.Context(), damaged)
@@ -411,7 +426,8 @@ func TestDamagedLog(t *testing.T) {
 		r.send(damaged, &outboard.InputMessage{Content: []outboard.Content{outboard.Text("- say: again")}})
 	}
 	n.Stop()
-	if h, err := r.store.Session(t.Context(), newer); err != nil || h.Head != 3 || h.Epoch == 0 || !h.Runnable(r.now()) {
+	if h, err := r.store.Session(t.Context(), newer); err != nil || h.Head != 3 || h.Epoch == 0 ||
+		!h.Runnable(r.now()) {
 		t.Errorf("the session of a newer version: %+v, %v", h, err)
 	}
 }
@@ -420,14 +436,16 @@ func TestDamagedLog(t *testing.T) {
 type noDisk struct{ *sandboxtest.Bare }
 
 func (noDisk) Create(context.Context, sandbox.Spec) (sandbox.Sandbox, error) {
-	return nil, outboard.FullDisk("preparing its files", &fs.PathError{Op: "write", Path: "/srv/secret/state", Err: syscall.ENOSPC})
+	return nil, outboard.FullDisk("preparing its files", &fs.PathError{Op: "write", Path: "/srv/secret/state",
+		Err: syscall.ENOSPC})
 }
 
 // Broken if an agent whose sandbox cannot be made on a full disk is not told why, or is told a path of the host.
 func TestFullDiskIsTold(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(func(cfg *Config) {
-		cfg.Fleet = fleet.New(fleet.Config{Store: r.store, Blob: r.blob, Provider: noDisk{r.boxes}, Host: "here", Logger: r.log})
+		cfg.Fleet = fleet.New(fleet.Config{Store: r.store, Blob: r.blob, Provider: noDisk{r.boxes}, Host: "here",
+			Logger: r.log})
 	})
 	id := r.steps("- bash: 'true'", "- say: done")
 	r.rests(id, "end_turn")

@@ -23,9 +23,10 @@ func asksFor(prefix string) policy.Config {
 func TestAllowedCommandsRunInFreshShells(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct{ prepare, command string }{ // each with a control: the same command, unasked
-		"function":  {`true; date() { echo EVIL; }`, `date -u -d @0 +%s`},
-		"alias":     {`alias date="echo EVIL"`, `date -u -d @0 +%s`},
-		"PATH":      {`printf '#!/bin/sh\necho EVIL\n' >` + dir + `/date; chmod +x ` + dir + `/date; export PATH=` + dir + `:$PATH`, `date -u -d @0 +%s`},
+		"function": {`true; date() { echo EVIL; }`, `date -u -d @0 +%s`},
+		"alias":    {`alias date="echo EVIL"`, `date -u -d @0 +%s`},
+		"PATH": {`printf '#!/bin/sh\necho EVIL\n' >` + dir + `/date; chmod +x ` + dir + `/date; export PATH=` +
+			dir + `:$PATH`, `date -u -d @0 +%s`},
 		"directory": {`mkdir -p sub; cd sub; echo EVIL > which; echo 0 > ../which`, `date >/dev/null; cat which`},
 		"hook":      {`trap 'echo EVIL' DEBUG`, `date -u -d @0 +%s`},
 	} {
@@ -37,7 +38,8 @@ func TestAllowedCommandsRunInFreshShells(t *testing.T) {
 					cfg = asksFor("date")
 				}
 				r.ruled(cfg)
-				id := r.steps("- bash: "+quoted(c.prepare), "- bash: "+quoted(c.command), "- bash: "+quoted(c.command+" #"), "- say: done")
+				id := r.steps("- bash: "+quoted(c.prepare), "- bash: "+quoted(c.command),
+					"- bash: "+quoted(c.command+" #"), "- say: done")
 				if asked {
 					for answered := range 2 {
 						s := r.until(id, "it asks", func(s *outboard.State) bool {
@@ -53,7 +55,8 @@ func TestAllowedCommandsRunInFreshShells(t *testing.T) {
 				r.rests(id, "end_turn")
 				for _, fin := range r.outcomes(id)[1:] {
 					got := finalText(fin)
-					if strings.Contains(got, "EVIL") == asked || strings.Contains(got, "fresh shell") != asked || asked && !strings.HasPrefix(got, "0\n") {
+					if strings.Contains(got, "EVIL") == asked || strings.Contains(got, "fresh shell") != asked ||
+						asked && !strings.HasPrefix(got, "0\n") {
 						t.Errorf("%+v", fin)
 					}
 				}
@@ -70,7 +73,8 @@ func TestAllowedCallsRunByThemselves(t *testing.T) {
 	r.ruled(policy.Config{})
 	at := filepath.Join(t.TempDir(), "at")
 	id := r.session("script/steps", asks("bash"))
-	r.say(id, "- parallel:", "  - bash: sleep 0.3; echo one >>"+at, "  - bash: cat "+at+"; sleep 0.3; echo two >>"+at, "  - bash: cat "+at, "- say: done")
+	r.say(id, "- parallel:", "  - bash: sleep 0.3; echo one >>"+at, "  - bash: cat "+at+"; sleep 0.3; echo two >>"+at,
+		"  - bash: cat "+at, "- say: done")
 	s := r.rests(id, "requires_action")
 	for _, c := range s.Calls {
 		r.send(id, &outboard.InputConfirmation{Call: c.ID, Allow: true})
@@ -87,7 +91,8 @@ func TestAllowedCallsRunByThemselves(t *testing.T) {
 func TestAllowedCommandsStayFreshAfterACrash(t *testing.T) {
 	for _, granted := range []bool{false, true} { // without, nothing asks: the control
 		r := newRig(t, llm.Config{})
-		id := r.steps("- parallel:", "  - bash: 'true; date() { echo EVIL; }'", "  - bash: date -u -d @0 +%s", "- say: done")
+		id := r.steps("- parallel:", "  - bash: 'true; date() { echo EVIL; }'", "  - bash: date -u -d @0 +%s",
+			"- say: done")
 		died := dieAt(r, 3) // the response is in the log, nobody was asked, nothing was sent
 		<-died.dead
 		r.advance(outboard.LeaseTTL + time.Second)
@@ -96,7 +101,8 @@ func TestAllowedCommandsStayFreshAfterACrash(t *testing.T) {
 			rules := asksFor("date")
 			rules.Source, rules.Now, rules.Logger = r.store, r.now, r.log
 			engine, err = policy.New(rules)
-			g := outboard.Grant{ID: "grant_1", Session: id, Actions: []string{"bash"}, Resources: []string{"date *"}, MaxUses: 1,
+			g := outboard.Grant{ID: "grant_1", Session: id, Actions: []string{"bash"}, Resources: []string{"date *"},
+				MaxUses:   1,
 				CreatedAt: r.now(), ExpiresAt: r.now().Add(time.Hour), ApprovedBy: "apikey_1", Why: "test"}
 			if err := r.store.PutGrant(t.Context(), g); err != nil {
 				t.Fatal(err)
@@ -107,15 +113,18 @@ func TestAllowedCommandsStayFreshAfterACrash(t *testing.T) {
 		}
 		m := newMortal(1) // the intent is in the log, the grant is used, and the command was not sent
 		r.start(func(c *Config) { c.fault, c.Fleet, c.Policy = m.fault, r.newFleet(), engine })
-		s := r.until(id, "the intent", func(s *outboard.State) bool { return len(s.Calls) == 2 && s.Calls[1].Started != nil })
-		if c := s.Calls[1]; c.Requested.Grant != "" || c.Requested.Decision != outboard.Allow || c.Started.Allowed != granted {
+		s := r.until(id, "the intent",
+			func(s *outboard.State) bool { return len(s.Calls) == 2 && s.Calls[1].Started != nil })
+		if c := s.Calls[1]; c.Requested.Grant != "" || c.Requested.Decision != outboard.Allow ||
+			c.Started.Allowed != granted {
 			t.Errorf("requested %+v, started %+v", c.Requested, c.Started)
 		}
 		<-m.dead
 		r.advance(outboard.LeaseTTL + time.Second)
 		r.start(func(c *Config) { c.Fleet, c.Policy = r.newFleet(), engine })
 		r.rests(id, "end_turn")
-		if got := finalText(r.outcomes(id)[1]); strings.Contains(got, "EVIL") == granted || strings.Contains(got, "fresh shell") != granted {
+		if got := finalText(r.outcomes(id)[1]); strings.Contains(got, "EVIL") == granted ||
+			strings.Contains(got, "fresh shell") != granted {
 			t.Errorf("granted %v: %q\n%s", granted, got, r.dump(id))
 		}
 	}

@@ -74,7 +74,8 @@ func (t *turn) judge(ctx context.Context, name string, input outboard.Raw, used 
 	return j
 }
 
-func (t *turn) askJudge(ctx context.Context, j *outboard.CallJudged, name string, input outboard.Raw, used outboard.Usage) error {
+func (t *turn) askJudge(ctx context.Context, j *outboard.CallJudged, name string, input outboard.Raw,
+	used outboard.Usage) error {
 	m, err := t.cfg.Models.Resolve(j.Model)
 	if err != nil {
 		return err

@@ -59,7 +59,8 @@ func TestInterruptEndsAllJudgements(t *testing.T) {
 	}
 }
 
-// If this fails, an approval waits for days though its call ended in the commit that asked, and everybody who answers is refused.
+// If this fails, an approval waits for days though its call ended in the commit that asked, and everybody who
+// answers is refused.
 func TestAskedAndInterruptedInOneCommit(t *testing.T) {
 	r, id, asked := silentJudge(t, func(*Config) {})
 	<-asked
@@ -81,7 +82,8 @@ func TestASilentJudgeIsAskedOnce(t *testing.T) {
 	var r *rig
 	var id outboard.SessionID
 	n := 0
-	for silence := 50 * time.Millisecond; n == 0 && silence < patience; silence *= 4 { // a busy machine may take longer to ask
+	// a busy machine may take longer to ask
+	for silence := 50 * time.Millisecond; n == 0 && silence < patience; silence *= 4 {
 		var asked <-chan struct{}
 		r, id, asked = silentJudge(t, func(cfg *Config) { cfg.silence = silence })
 		r.until(id, "all calls ask", func(s *outboard.State) bool { return len(s.Calls) == 10 })
@@ -96,8 +98,8 @@ func TestASilentJudgeIsAskedOnce(t *testing.T) {
 	}
 }
 
-// If this fails, what is not exactly a verdict lets a call run: an answer that was cut off or filtered, one with something beside it, or one that
-// two parsers read in two ways.
+// If this fails, what is not exactly a verdict lets a call run: an answer that was cut off or filtered, one with
+// something beside it, or one that two parsers read in two ways.
 func TestVerdict(t *testing.T) {
 	call := func(input string) llm.Block {
 		return llm.Block{Kind: "tool_use", ToolUseID: "c", Name: "verdict", Input: []byte(input)}
@@ -111,7 +113,8 @@ func TestVerdict(t *testing.T) {
 		want   outboard.Decision
 	}{
 		{"a verdict", "tool_use", []llm.Block{call(allow)}, outboard.Allow},
-		{"after a thought", "tool_use", []llm.Block{{Kind: "thinking", Text: "hm"}, text("\n"), call(`{"reason":"","verdict":"deny"}`)}, outboard.Deny},
+		{"after a thought", "tool_use", []llm.Block{{Kind: "thinking", Text: "hm"}, text("\n"),
+			call(`{"reason":"","verdict":"deny"}`)}, outboard.Deny},
 		{"cut off", "max_tokens", []llm.Block{call(allow)}, ""},
 		{"filtered", "refusal", []llm.Block{call(allow)}, ""},
 		{"text before it", "tool_use", []llm.Block{text("Not so sure."), call(allow)}, ""},

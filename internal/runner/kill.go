@@ -8,8 +8,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// KillSwitch says whether a subject may have an effect. Find returns the kill that covers it, or nil; an error means that nobody knows,
-// which counts as a pause. Known is the same by what was read last, and waits for nothing.
+// KillSwitch says whether a subject may have an effect. Find returns the kill that covers it, or nil; an error
+// means that nobody knows, which counts as a pause. Known is the same by what was read last, and waits for
+// nothing.
 type KillSwitch interface {
 	Find(ctx context.Context, who outboard.KillSubject) (*outboard.Kill, error)
 	Known(who outboard.KillSubject) (*outboard.Kill, error)
@@ -29,7 +30,8 @@ func (t *turn) killed(ctx context.Context) *outboard.Kill {
 func (t *turn) asPause(k *outboard.Kill, err error) *outboard.Kill {
 	if err != nil {
 		t.log.Error("nobody knows whether the kill switch is thrown, so it counts as thrown", "err", err)
-		return &outboard.Kill{Scope: outboard.KillAll, Level: outboard.KillPause, Reason: "the kill switch cannot be read"}
+		return &outboard.Kill{Scope: outboard.KillAll, Level: outboard.KillPause,
+			Reason: "the kill switch cannot be read"}
 	}
 	return k
 }
@@ -48,8 +50,9 @@ type parted struct {
 	who   outboard.KillSubject
 }
 
-// underKill deals with a claimed session that a kill covers, and reports whether one does. A paused one keeps its lease until Recheck
-// finds it alive; of a stopped one everything open is closed, whatever waits for it is flushed, and it rests.
+// underKill deals with a claimed session that a kill covers, and reports whether one does. A paused one keeps
+// its lease until Recheck finds it alive; of a stopped one everything open is closed, whatever waits for it is
+// flushed, and it rests.
 func (t *turn) underKill(ctx context.Context, h outboard.Header) bool {
 	k := t.killed(ctx)
 	if k == nil {
@@ -102,13 +105,14 @@ func ending(s *outboard.State, k *outboard.Kill) []outboard.Event {
 	}
 	var events []outboard.Event
 	for _, in := range s.Waiting {
-		events = append(events, outboard.NewEvent(s.Thread, &outboard.InputProcessed{Input: in.Event.ID, Of: in.Event.Type}))
+		events = append(events, outboard.NewEvent(s.Thread,
+			&outboard.InputProcessed{Input: in.Event.ID, Of: in.Event.Type}))
 	}
 	return events
 }
 
-// Recheck asks the kill switch about everything this process drives: turns that it covers end where they stand, and paused sessions
-// that it does not cover any more go on. It returns the sessions whose turns it cut.
+// Recheck asks the kill switch about everything this process drives: turns that it covers end where they stand,
+// and paused sessions that it does not cover any more go on. It returns the sessions whose turns it cut.
 func (r *Runner) Recheck(ctx context.Context) []outboard.SessionID {
 	if r.cfg.Kill == nil {
 		return nil
@@ -135,7 +139,8 @@ func (r *Runner) Recheck(ctx context.Context) []outboard.SessionID {
 		if err != nil || k != nil && k.Level.Rank() < outboard.KillStop.Rank() {
 			continue
 		}
-		if err := r.cfg.Store.Release(ctx, p.lease.ID, p.lease.Epoch); err != nil && !errors.Is(err, store.ErrFenced) && outboard.KindOf(err) != outboard.NotFound {
+		if err := r.cfg.Store.Release(ctx, p.lease.ID, p.lease.Epoch); err != nil && !errors.Is(err, store.ErrFenced) &&
+			outboard.KindOf(err) != outboard.NotFound {
 			r.log.Warn("a paused session does not go on yet", "session", p.lease.ID, "err", err)
 			continue
 		}

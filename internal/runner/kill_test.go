@@ -13,9 +13,11 @@ import (
 )
 
 // throw puts a kill in force and has a runner look.
-func (r *rig) throw(n *Runner, s *kill.Switch, scope outboard.KillScope, target string, level outboard.KillLevel) outboard.KillID {
+func (r *rig) throw(n *Runner, s *kill.Switch, scope outboard.KillScope, target string,
+	level outboard.KillLevel) outboard.KillID {
 	r.t.Helper()
-	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: scope, Target: target, Level: level, Reason: "too much", At: r.now()}
+	k := outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: scope, Target: target,
+		Level: level, Reason: "too much", At: r.now()}
 	if err := r.store.PutKill(r.t.Context(), k); err != nil {
 		r.t.Fatal(err)
 	}
@@ -33,12 +35,14 @@ func (r *rig) lift(n *Runner, s *kill.Switch, id outboard.KillID) {
 	n.Recheck(r.t.Context())
 }
 
-// If this fails, a stopped session goes on, calls have no outcome, asks stay open, a restart resurrects something, or others are hit.
+// If this fails, a stopped session goes on, calls have no outcome, asks stay open, a restart resurrects
+// something, or others are hit.
 func TestKillStops(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	s := kill.New(kill.Config{Source: r.store})
 	n := r.start(func(c *Config) { c.Kill = s })
-	thinks, works, asked, other := r.session("script/steps", allTools), r.session("script/steps", allTools), r.session("script/steps", asks("bash")), r.session("script/steps", allTools)
+	thinks, works, asked, other := r.session("script/steps", allTools), r.session("script/steps",
+		allTools), r.session("script/steps", asks("bash")), r.session("script/steps", allTools)
 	r.say(thinks, "- sleep: 1h", "- bash: "+r.mark())
 	r.say(works, "- parallel:", "  - bash: sleep 1000", "- bash: "+r.mark())
 	r.say(asked, "- bash: "+r.mark(), "- say: done")
@@ -57,7 +61,8 @@ func TestKillStops(t *testing.T) {
 	if out := r.outcomes(works); len(out) != 1 || out[0].Outcome != outboard.OutcomeUnknown {
 		t.Errorf("the running call ended as %+v", out)
 	}
-	if a := r.approval(asked, parked.Calls[0].ID); a.State != outboard.ApprovalClosed || a.Answer == nil || a.Answer.Name != "kill "+string(ids[2]) || a.Answer.Message != "too much" {
+	if a := r.approval(asked, parked.Calls[0].ID); a.State != outboard.ApprovalClosed || a.Answer == nil ||
+		a.Answer.Name != "kill "+string(ids[2]) || a.Answer.Message != "too much" {
 		t.Errorf("the ask of a killed session is %s, by %+v", a.State, a.Answer)
 	}
 	r.say(other, "- bash: "+r.mark(), "- say: done")
@@ -71,7 +76,8 @@ func TestKillStops(t *testing.T) {
 	n = r.start(func(c *Config) { c.Kill = again })
 	said := r.say(works, "- bash: "+r.mark()) // past control, which refuses it
 	r.until(works, "it is taken away", func(*outboard.State) bool {
-		return slices.ContainsFunc(payloads[*outboard.InputProcessed](r, works), func(p *outboard.InputProcessed) bool { return p.Input == said })
+		return slices.ContainsFunc(payloads[*outboard.InputProcessed](r, works),
+			func(p *outboard.InputProcessed) bool { return p.Input == said })
 	})
 	for _, id := range ids {
 		r.lift(n, again, id)
@@ -83,7 +89,8 @@ func TestKillStops(t *testing.T) {
 	}
 }
 
-// If this fails, a paused session goes on, loses its turn, or does not go on when the kill is lifted, in this process or another.
+// If this fails, a paused session goes on, loses its turn, or does not go on when the kill is lifted, in this
+// process or another.
 func TestKillPauses(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	s := kill.New(kill.Config{Source: r.store})

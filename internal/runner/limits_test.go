@@ -32,10 +32,12 @@ func TestModelCallLimit(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	const most = 60
 	r.start(func(c *Config) { c.Harness = &harness.Builtin{Now: r.now, MaxCalls: most} })
-	some := append(slices.Repeat([]string{"- call: {name: none, input: {}}"}, outboard.MaxFutile-1), "- bash: 'true'") // or it ends sooner
+	// or it ends sooner
+	some := append(slices.Repeat([]string{"- call: {name: none, input: {}}"}, outboard.MaxFutile-1), "- bash: 'true'")
 	id := r.steps(slices.Repeat(some, most/len(some)+1)...)
 	r.rests(id, "retries_exhausted")
-	if f := payloads[*outboard.TurnFailed](r, id)[0]; f.Error.Type != "tool_use_limit_reached_error" || !strings.Contains(f.Error.Message, "60 model calls (limits.model_calls)") {
+	if f := payloads[*outboard.TurnFailed](r, id)[0]; f.Error.Type != "tool_use_limit_reached_error" ||
+		!strings.Contains(f.Error.Message, "60 model calls (limits.model_calls)") {
 		t.Errorf("failure = %+v", f.Error)
 	}
 	if n := len(payloads[*outboard.ModelFinished](r, id)); n != most {
@@ -79,7 +81,8 @@ func TestLargeContentGoesToBlobs(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
 	big := strings.Repeat("<&> ", 40_000)
-	ref, err := r.blob.Put(t.Context(), strings.NewReader("- bash: |\n    echo begin; : '"+big+"'\n- bash: seq 20000\n- say: "+big), 0)
+	ref, err := r.blob.Put(t.Context(),
+		strings.NewReader("- bash: |\n    echo begin; : '"+big+"'\n- bash: seq 20000\n- say: "+big), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,11 +114,13 @@ func TestLargeContentGoesToBlobs(t *testing.T) {
 func TestNoSandboxProvider(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(func(c *Config) {
-		c.Fleet = fleet.New(fleet.Config{Store: r.store, Blob: r.blob, Host: "here", Logger: slog.New(slog.DiscardHandler)})
+		c.Fleet = fleet.New(fleet.Config{Store: r.store, Blob: r.blob, Host: "here",
+			Logger: slog.New(slog.DiscardHandler)})
 	})
 	id := r.steps("- bash: "+r.mark(), "- say: sorry")
 	r.rests(id, "end_turn")
-	if out := r.outcomes(id)[0]; out.Outcome != outboard.OutcomeError || !strings.Contains(finalText(out), "outboard doctor") {
+	if out := r.outcomes(id)[0]; out.Outcome != outboard.OutcomeError ||
+		!strings.Contains(finalText(out), "outboard doctor") {
 		t.Errorf("outcome = %+v", out)
 	}
 	if len(r.marks()) != 0 {
@@ -199,7 +204,8 @@ func TestDeltasCarryTheIDOfTheirEvent(t *testing.T) {
 			t.Errorf("%s %s: live text %q, logged %q", e.Type, e.ID, said[e.ID], want)
 		}
 		if began == 0 || after[e.ID] != began {
-			t.Errorf("%s %s: its live text comes after event %d, its model request began with %d", e.Type, e.ID, after[e.ID], began)
+			t.Errorf("%s %s: its live text comes after event %d, its model request began with %d", e.Type, e.ID,
+				after[e.ID], began)
 		}
 		delete(said, e.ID)
 	}

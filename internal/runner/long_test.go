@@ -112,7 +112,8 @@ func TestLongSession(t *testing.T) {
 		t.Errorf("the first turn read %d rows of a log of %d", rows, long)
 	}
 	if rows < long {
-		t.Errorf("the first turn read %d rows of a log of %d, all of which the model is shown: this counts something else", rows, long)
+		t.Errorf("the first turn read %d rows of a log of %d, all of which the model is shown: this counts "+
+			"something else", rows, long)
 	}
 	for _, text := range []string{"second", "third"} {
 		was := head

@@ -58,7 +58,8 @@ func tail(types []string, from outboard.EventType) []string {
 
 func wantTypes(t *testing.T, r *rig, id outboard.SessionID, from outboard.EventType, want ...string) {
 	t.Helper()
-	got := slices.DeleteFunc(tail(r.types(id), from), func(s string) bool { return s == string(outboard.TypeCheckpointCreated) })
+	got := slices.DeleteFunc(tail(r.types(id), from),
+		func(s string) bool { return s == string(outboard.TypeCheckpointCreated) })
 	if !slices.Equal(got, want) {
 		t.Errorf("log from %s = %v\nwant %v\n%s", from, got, want, r.dump(id))
 	}
@@ -75,11 +76,13 @@ func TestSteering(t *testing.T) {
 	r.say(id, "- say: third")
 	g.pass()
 	r.rests(id, "end_turn")
-	wantTypes(t, r, id, outboard.TypeCallStarted, "call.started", "input.message", "input.message", "call.finished", "input.processed",
+	wantTypes(t, r, id, outboard.TypeCallStarted, "call.started", "input.message", "input.message", "call.finished",
+		"input.processed",
 		"input.processed", "model.started", "agent.message", "agent.message", "agent.message", "model.finished", "turn.ended")
 }
 
-// If this fails, a message that arrives during the last model call of a turn waits for ever or is answered in a turn of its own.
+// If this fails, a message that arrives during the last model call of a turn waits for ever or is answered in a
+// turn of its own.
 func TestMessageDuringTheLastModelCallContinuesTheTurn(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
@@ -87,14 +90,16 @@ func TestMessageDuringTheLastModelCallContinuesTheTurn(t *testing.T) {
 	r.until(id, "the model runs", func(s *outboard.State) bool { return s.Request != "" })
 	r.say(id, "- say: second")
 	s := r.rests(id, "end_turn")
-	wantTypes(t, r, id, outboard.TypeModelStarted, "model.started", "input.message", "agent.message", "model.finished", "input.processed",
+	wantTypes(t, r, id, outboard.TypeModelStarted, "model.started", "input.message", "agent.message", "model.finished",
+		"input.processed",
 		"model.started", "agent.message", "model.finished", "turn.ended")
 	if s.Turn != 1 {
 		t.Errorf("turn = %d, want 1", s.Turn)
 	}
 }
 
-// If this fails, an interrupt does not stop a model that talks, its half response stays, or messages behind it are lost.
+// If this fails, an interrupt does not stop a model that talks, its half response stays, or messages behind it
+// are lost.
 func TestInterruptCutsTheModel(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
@@ -103,7 +108,8 @@ func TestInterruptCutsTheModel(t *testing.T) {
 	r.say(id, "- say: next")
 	r.send(id, &outboard.InputInterrupt{})
 	r.until(id, "second turn", func(s *outboard.State) bool { return s.Turn == 2 && s.Phase == outboard.PhaseIdle })
-	wantTypes(t, r, id, outboard.TypeModelStarted, "model.started", "input.message", "input.interrupt", "model.failed", "input.processed",
+	wantTypes(t, r, id, outboard.TypeModelStarted, "model.started", "input.message", "input.interrupt", "model.failed",
+		"input.processed",
 		"turn.ended", "turn.started", "input.processed", "model.started", "agent.message", "model.finished", "turn.ended")
 	if f := payloads[*outboard.ModelFailed](r, id); f[0].Error.Type != "" {
 		t.Errorf("the cut call is reported as %+v", f[0].Error)
@@ -113,16 +119,19 @@ func TestInterruptCutsTheModel(t *testing.T) {
 	}
 }
 
-// If this fails, an interrupt leaves commands running, loses what they printed, or falsifies the outcome of one that had ended.
+// If this fails, an interrupt leaves commands running, loses what they printed, or falsifies the outcome of one
+// that had ended.
 func TestInterruptKillsRunningCalls(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
 	g := newGate(t)
 	id := r.session("script/steps", asks("write"))
-	r.say(id, "- parallel:", "  - glob: '*'", "  - bash: echo begun; "+r.mark()+"; echo > "+g.path+"; sleep 1000; "+r.mark(),
+	r.say(id, "- parallel:", "  - glob: '*'",
+		"  - bash: echo begun; "+r.mark()+"; echo > "+g.path+"; sleep 1000; "+r.mark(),
 		"  - bash: "+r.mark(), "  - write: {path: /workspace/x, content: x}", "- say: never")
 	g.arrive()
-	r.until(id, "glob has ended", func(s *outboard.State) bool { return len(s.Calls) == 4 && s.Calls[0].Finished != nil })
+	r.until(id, "glob has ended",
+		func(s *outboard.State) bool { return len(s.Calls) == 4 && s.Calls[0].Finished != nil })
 	r.send(id, &outboard.InputInterrupt{})
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
@@ -149,11 +158,13 @@ func TestInterruptOfARestingSession(t *testing.T) {
 	r.until(id, "it is taken in", func(s *outboard.State) bool { return len(s.Waiting) == 0 && s.Head > 1 })
 	wantTypes(t, r, id, outboard.TypeInputInterrupt, "input.interrupt", "input.processed")
 
-	r.say(id, "- parallel:", "  - call: {name: ticket, input: {}}", "  - call: {name: ticket, input: {a: 1}}", "- say: never")
+	r.say(id, "- parallel:", "  - call: {name: ticket, input: {}}", "  - call: {name: ticket, input: {a: 1}}",
+		"- say: never")
 	r.rests(id, "requires_action")
 	r.send(id, &outboard.InputInterrupt{})
 	r.rests(id, "end_turn")
-	wantTypes(t, r, id, outboard.TypeCallRequested, "call.requested", "call.requested", "model.finished", "turn.ended", "input.interrupt",
+	wantTypes(t, r, id, outboard.TypeCallRequested, "call.requested", "call.requested", "model.finished", "turn.ended",
+		"input.interrupt",
 		"input.processed", "call.finished", "call.finished", "turn.ended")
 	for _, f := range r.outcomes(id) {
 		if f.Outcome != outboard.OutcomeCanceled || !f.IsError {
@@ -162,7 +173,8 @@ func TestInterruptOfARestingSession(t *testing.T) {
 	}
 }
 
-// If this fails, a call that needs a person's word runs without it, or does not run with it; or a partial answer loses the rest.
+// If this fails, a call that needs a person's word runs without it, or does not run with it; or a partial answer
+// loses the rest.
 func TestAsksAndCustomTools(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
@@ -172,7 +184,8 @@ func TestAsksAndCustomTools(t *testing.T) {
 	s := r.rests(id, "requires_action")
 	calls := []outboard.CallID{s.Calls[1].ID, s.Calls[2].ID, s.Calls[3].ID}
 	if !slices.Equal(s.Stop.EventIDs, calls) || s.Calls[0].Finished == nil {
-		t.Fatalf("parked on %v, want %v, with the allowed call finished: %v", s.Stop.EventIDs, calls, s.Calls[0].Finished)
+		t.Fatalf("parked on %v, want %v, with the allowed call finished: %v", s.Stop.EventIDs, calls,
+			s.Calls[0].Finished)
 	}
 	if n := len(r.marks()); n != 0 {
 		t.Fatalf("%d calls ran before they were allowed", n)
@@ -185,7 +198,8 @@ func TestAsksAndCustomTools(t *testing.T) {
 	}
 	r.send(id, &outboard.InputConfirmation{Call: calls[0], Allow: true})
 	parkedOn(calls[1], calls[2])
-	r.send(id, &outboard.InputToolResult{Call: calls[2], Custom: true, Content: []outboard.Content{outboard.Text("T-1")}})
+	r.send(id, &outboard.InputToolResult{Call: calls[2], Custom: true,
+		Content: []outboard.Content{outboard.Text("T-1")}})
 	parkedOn(calls[1])
 	if n := len(r.marks()); n != 0 {
 		t.Fatalf("an allowed call ran while the session was idle")
@@ -197,7 +211,8 @@ func TestAsksAndCustomTools(t *testing.T) {
 	if out[1].Outcome != outboard.OutcomeOK || out[3].Outcome != outboard.OutcomeOK || finalText(out[3]) != "T-1" {
 		t.Errorf("allowed call and custom tool: %+v, %+v", out[1], out[3])
 	}
-	if out[2].Outcome != outboard.OutcomeDenied || !out[2].IsError || !strings.Contains(finalText(out[2]), "use the other one") {
+	if out[2].Outcome != outboard.OutcomeDenied || !out[2].IsError || !strings.Contains(finalText(out[2]),
+		"use the other one") {
 		t.Errorf("denied call: %+v", out[2])
 	}
 	if m := r.marks(); len(m) != 1 || m[outboard.CallKey(id, calls[0])] != 1 {
@@ -214,8 +229,10 @@ func TestAnswerBeforeTheTurnParks(t *testing.T) {
 	r.start(nil)
 	g := newGate(t)
 	id := r.steps("- parallel:", "  - bash: cat "+g.path, "  - call: {name: ticket, input: {}}", "- say: done")
-	s := r.until(id, "the call runs", func(s *outboard.State) bool { return len(s.Calls) == 2 && s.Calls[0].Started != nil })
-	r.send(id, &outboard.InputToolResult{Call: s.Calls[1].ID, Custom: true, IsError: true, Content: []outboard.Content{outboard.Text("down")}})
+	s := r.until(id, "the call runs",
+		func(s *outboard.State) bool { return len(s.Calls) == 2 && s.Calls[0].Started != nil })
+	r.send(id, &outboard.InputToolResult{Call: s.Calls[1].ID, Custom: true, IsError: true,
+		Content: []outboard.Content{outboard.Text("down")}})
 	g.pass()
 	r.rests(id, "end_turn")
 	if out := r.outcomes(id)[1]; !out.IsError || finalText(out) != "down" {
@@ -226,21 +243,24 @@ func TestAnswerBeforeTheTurnParks(t *testing.T) {
 	}
 }
 
-// If this fails, a model's mistake (a tool that is not there, arguments that do not fit) ends the turn instead of being told to it.
+// If this fails, a model's mistake (a tool that is not there, arguments that do not fit) ends the turn instead
+// of being told to it.
 func TestModelMistakesAreToldToTheModel(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
 	sets := asks()
 	sets[0].Configs = []outboard.ToolConfig{{Name: "grep"}}
 	id := r.session("script/steps", sets)
-	r.say(id, "- call: {name: rm, input: {}}", "- call: {name: bash, input: {cmd: ls}}", "- call: {name: grep, input: {pattern: x}}",
+	r.say(id, "- call: {name: rm, input: {}}", "- call: {name: bash, input: {cmd: ls}}",
+		"- call: {name: grep, input: {pattern: x}}",
 		"- call: {name: read, input: {file_path: 7}}", "- say: done")
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
 	for i, want := range []struct {
 		outcome outboard.Outcome
 		text    string
-	}{{outboard.OutcomeDenied, `"rm"`}, {outboard.OutcomeError, `"cmd"`}, {outboard.OutcomeDenied, "disabled"}, {outboard.OutcomeError, "file_path"}} {
+	}{{outboard.OutcomeDenied, `"rm"`}, {outboard.OutcomeError, `"cmd"`}, {outboard.OutcomeDenied,
+		"disabled"}, {outboard.OutcomeError, "file_path"}} {
 		if out[i].Outcome != want.outcome || !out[i].IsError || !strings.Contains(finalText(out[i]), want.text) {
 			t.Errorf("call %d: %s %q, want %s naming %s", i, out[i].Outcome, finalText(out[i]), want.outcome, want.text)
 		}
@@ -259,11 +279,13 @@ func TestModelMistakesAreToldToTheModel(t *testing.T) {
 func TestRetries(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(func(c *Config) {
-		c.Harness = &harness.Builtin{Now: r.now, Backoff: func(attempt int) time.Duration { return time.Duration(max(0, attempt-4)) * time.Hour }}
+		c.Harness = &harness.Builtin{Now: r.now,
+			Backoff: func(attempt int) time.Duration { return time.Duration(max(0, attempt-4)) * time.Hour }}
 	})
 	id := r.steps("- fail: {status: 529, times: 2}", "- say: done")
 	r.rests(id, "end_turn")
-	wantTypes(t, r, id, outboard.TypeTurnStarted, "turn.started", "input.processed", "model.started", "model.failed", "turn.retrying",
+	wantTypes(t, r, id, outboard.TypeTurnStarted, "turn.started", "input.processed", "model.started", "model.failed",
+		"turn.retrying",
 		"turn.resumed", "model.started", "model.failed", "turn.retrying", "turn.resumed", "model.started", "agent.message", "model.finished",
 		"turn.ended")
 	if f := payloads[*outboard.ModelFailed](r, id)[1]; f.Error.Type != llm.Overloaded || f.Error.Retry != "retrying" {
@@ -298,19 +320,21 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// If this fails, an outage of a model's provider of half an hour ends a session, one without an end never does, or its time is forgotten when
-// another process goes on.
+// If this fails, an outage of a model's provider of half an hour ends a session, one without an end never does,
+// or its time is forgotten when another process goes on.
 func TestAModelThatIsAwayIsWaitedFor(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	patient := func(c *Config) {
 		c.Harness = &harness.Builtin{Now: r.now, Backoff: func(int) time.Duration { return 4 * time.Minute }}
 	}
 	first := r.start(patient)
-	passing, lasting := r.steps("- fail: {status: 503, times: 8}", "- say: back"), r.steps("- fail: {status: 529, times: 99}", "- say: never")
+	passing, lasting := r.steps("- fail: {status: 503, times: 8}",
+		"- say: back"), r.steps("- fail: {status: 529, times: 99}", "- say: never")
 	for n := 1; n <= 11; n++ {
 		for _, id := range []outboard.SessionID{passing, lasting} {
 			if id == lasting || n <= 8 {
-				r.until(id, "waiting", func(s *outboard.State) bool { return s.Phase == outboard.PhaseRetrying && s.Attempt == n })
+				r.until(id, "waiting",
+					func(s *outboard.State) bool { return s.Phase == outboard.PhaseRetrying && s.Attempt == n })
 			}
 		}
 		if n == 3 {
@@ -321,7 +345,8 @@ func TestAModelThatIsAwayIsWaitedFor(t *testing.T) {
 	}
 	r.rests(passing, "end_turn")
 	r.rests(lasting, "retries_exhausted")
-	if f := payloads[*outboard.TurnFailed](r, lasting)[0]; !strings.Contains(f.Error.Message, "tried 12 times in 44m") || f.Error.Retry != "exhausted" {
+	if f := payloads[*outboard.TurnFailed](r, lasting)[0]; !strings.Contains(f.Error.Message,
+		"tried 12 times in 44m") || f.Error.Retry != "exhausted" {
 		t.Errorf("failure = %+v", f.Error)
 	}
 	for _, e := range payloads[*outboard.TurnRetrying](r, lasting) {
@@ -331,7 +356,8 @@ func TestAModelThatIsAwayIsWaitedFor(t *testing.T) {
 	}
 }
 
-// If this fails, an answer that breaks off after a piece of it was shown ends the session, or both pieces are in the log.
+// If this fails, an answer that breaks off after a piece of it was shown ends the session, or both pieces are in
+// the log.
 func TestAnAnswerThatBreaksOffIsMadeAgain(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
@@ -357,12 +383,15 @@ func TestAnAnswerThatBreaksOffIsMadeAgain(t *testing.T) {
 func TestToolNamesInAnotherCase(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
-	sets := append(slices.Clone(allTools), outboard.Toolset{Kind: "custom", Name: "Ticket", InputSchema: outboard.Raw(`{"type":"object"}`)})
+	sets := append(slices.Clone(allTools), outboard.Toolset{Kind: "custom", Name: "Ticket",
+		InputSchema: outboard.Raw(`{"type":"object"}`)})
 	id := r.session("script/steps", sets)
-	r.say(id, "- call: {name: Bash, input: {command: echo hi}}", "- call: {name: READ, input: {file_path: none}}", "- call: {name: TICKET, input: {}}", "- say: done")
+	r.say(id, "- call: {name: Bash, input: {command: echo hi}}", "- call: {name: READ, input: {file_path: none}}",
+		"- call: {name: TICKET, input: {}}", "- say: done")
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if finalText(out[0]) != "hi\n" || !strings.Contains(finalText(out[1]), "no such file") || out[2].Outcome != outboard.OutcomeDenied {
+	if finalText(out[0]) != "hi\n" || !strings.Contains(finalText(out[1]), "no such file") ||
+		out[2].Outcome != outboard.OutcomeDenied {
 		t.Errorf("outcomes: %+v", out)
 	}
 	if c := payloads[*outboard.CallRequested](r, id)[0]; c.Name != "bash" {
@@ -384,7 +413,8 @@ func TestRetryingIsRowsOnly(t *testing.T) {
 	}
 	r.advance(11 * 60 * 1e9)
 	r.rests(id, "end_turn")
-	wantTypes(t, r, id, outboard.TypeTurnRetrying, "turn.retrying", "input.message", "turn.resumed", "input.processed", "model.started",
+	wantTypes(t, r, id, outboard.TypeTurnRetrying, "turn.retrying", "input.message", "turn.resumed", "input.processed",
+		"model.started",
 		"agent.message", "agent.message", "model.finished", "turn.ended")
 
 	id = r.steps("- fail: {status: 529, retry_after: 10m}", "- say: never")
@@ -394,7 +424,8 @@ func TestRetryingIsRowsOnly(t *testing.T) {
 	wantTypes(t, r, id, outboard.TypeTurnRetrying, "turn.retrying", "input.interrupt", "input.processed", "turn.ended")
 }
 
-// If this fails, a failed turn leaves messages in the inbox that would start it again at once, or the model never reads them.
+// If this fails, a failed turn leaves messages in the inbox that would start it again at once, or the model
+// never reads them.
 func TestFailedTurnFlushesItsInbox(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
@@ -402,7 +433,8 @@ func TestFailedTurnFlushesItsInbox(t *testing.T) {
 	r.until(id, "the model runs", func(s *outboard.State) bool { return s.Request != "" })
 	r.say(id, "- say: flushed")
 	r.until(id, "the end", func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && s.Turn == 1 })
-	wantTypes(t, r, id, outboard.TypeModelStarted, "model.started", "input.message", "model.failed", "turn.failed", "input.processed",
+	wantTypes(t, r, id, outboard.TypeModelStarted, "model.started", "input.message", "model.failed", "turn.failed",
+		"input.processed",
 		"turn.ended")
 	r.say(id, "- say: next")
 	s := r.rests(id, "end_turn")
@@ -415,7 +447,8 @@ func TestFailedTurnFlushesItsInbox(t *testing.T) {
 	if !slices.Equal(read[1:], []string{"- say: flushed", "- say: next"}) {
 		t.Errorf("the model reads %q", read)
 	}
-	if said := payloads[*outboard.AgentMessage](r, id); len(said) != 1 || outboard.PlainText(said[0].Content) != "next" {
+	if said := payloads[*outboard.AgentMessage](r, id); len(said) != 1 ||
+		outboard.PlainText(said[0].Content) != "next" {
 		t.Errorf("the model said %+v", said)
 	}
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
-// offer hands the custom tools' calls that were asked about, and allowed, to the client. A client runs what it is shown, so that is the
-// sending of such a call: permit is asked like before any other, and none is offered once an interrupt waits.
+// offer hands the custom tools' calls that were asked about, and allowed, to the client. A client runs what it
+// is shown, so that is the sending of such a call: permit is asked like before any other, and none is offered
+// once an interrupt waits.
 func (t *turn) offer(ctx context.Context) error {
 	var jobs []*job
 	for _, c := range t.view.Calls {
@@ -22,7 +23,9 @@ func (t *turn) offer(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		j := &job{call: c, input: input, def: tool.Def{Tool: registry.Tool{Name: c.Requested.Name, Place: registry.InControl}}} // it takes no sandbox's time
+		// it takes no sandbox's time
+		j := &job{call: c, input: input,
+			def: tool.Def{Tool: registry.Tool{Name: c.Requested.Name, Place: registry.InControl}}}
 		if j.refused = t.permit(t.ctx, j); j.refused != nil && outboard.KindOf(j.refused) == outboard.Unavailable {
 			return j.refused
 		}
@@ -38,7 +41,8 @@ func (t *turn) offer(ctx context.Context) error {
 		}
 		for _, j := range jobs {
 			if j.refused != nil {
-				events = append(events, t.event(new(tool.Failed(j.call.ID, outboard.OutcomeDenied, notExecuted(j.refused)))))
+				events = append(events,
+					t.event(new(tool.Failed(j.call.ID, outboard.OutcomeDenied, notExecuted(j.refused)))))
 				continue
 			}
 			events = append(events, outboard.NewOffer(t.durable.Thread, j.call.ID))
@@ -64,7 +68,8 @@ func (t *turn) input(c *outboard.Call) (outboard.Raw, error) {
 	return b, nil
 }
 
-// last loads the input of the newest call of a tool that ended well, as far as the conversation reaches back; nil = none.
+// last loads the input of the newest call of a tool that ended well, as far as the conversation reaches back;
+// nil = none.
 func (t *turn) last(name string) (outboard.Raw, error) {
 	ended := map[outboard.CallID]bool{}
 	for _, m := range slices.Backward(t.view.History) {
@@ -73,7 +78,8 @@ func (t *turn) last(name string) (outboard.Raw, error) {
 		}
 		for _, use := range slices.Backward(m.Uses) {
 			if use.Name == name && ended[use.Call] {
-				return t.input(&outboard.Call{ID: use.Call, Requested: outboard.CallRequested{Input: use.Input, InputBlob: use.Blob}})
+				return t.input(&outboard.Call{ID: use.Call, Requested: outboard.CallRequested{Input: use.Input,
+					InputBlob: use.Blob}})
 			}
 		}
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/policy"
 )
 
-// If this fails, a client is shown a custom tool's call, and so runs it, that nobody allowed, that may not run any more, or twice.
+// If this fails, a client is shown a custom tool's call, and so runs it, that nobody allowed, that may not run
+// any more, or twice.
 func TestCustomToolIsOfferedOnceAllowed(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.ruled(policy.Config{Operator: `@id("ticket") @effect("ask") @approver("admin") @timeout("1h") forbid (principal, action == Action::"custom", resource);`})
@@ -33,13 +34,21 @@ func TestCustomToolIsOfferedOnceAllowed(t *testing.T) {
 		want    outboard.Outcome // "" = offered
 		text    string
 	}{
-		{"allowed", func(c outboard.CallID) []outboard.Payload { return []outboard.Payload{answer(c, true, "apikey_live")} }, "", ""},
-		{"denied", func(c outboard.CallID) []outboard.Payload { return []outboard.Payload{answer(c, false, "apikey_live")} }, outboard.OutcomeDenied, "They said: no"},
+		{"allowed", func(c outboard.CallID) []outboard.Payload {
+			return []outboard.Payload{answer(c, true,
+				"apikey_live")}
+		}, "", ""},
+		{"denied", func(c outboard.CallID) []outboard.Payload {
+			return []outboard.Payload{answer(c, false,
+				"apikey_live")}
+		}, outboard.OutcomeDenied, "They said: no"},
 		{"revoked", func(c outboard.CallID) []outboard.Payload {
 			return []outboard.Payload{answer(c, true, "apikey_revoked")}
 		}, outboard.OutcomeDenied, "was revoked"},
-		{"expired", func(outboard.CallID) []outboard.Payload { r.advance(2 * time.Hour); return nil }, outboard.OutcomeDenied, "in time"},
-		{"interrupted", func(outboard.CallID) []outboard.Payload { return []outboard.Payload{cut} }, outboard.OutcomeCanceled, "interrupted"},
+		{"expired", func(outboard.CallID) []outboard.Payload { r.advance(2 * time.Hour); return nil },
+			outboard.OutcomeDenied, "in time"},
+		{"interrupted", func(outboard.CallID) []outboard.Payload { return []outboard.Payload{cut} },
+			outboard.OutcomeCanceled, "interrupted"},
 		{"allowed and interrupted", func(c outboard.CallID) []outboard.Payload {
 			return []outboard.Payload{answer(c, true, "apikey_live"), cut}
 		}, outboard.OutcomeCanceled, "interrupted"},
@@ -57,11 +66,13 @@ func TestCustomToolIsOfferedOnceAllowed(t *testing.T) {
 				r.until(id, "offered", func(s *outboard.State) bool {
 					return s.Parked() && slices.Equal(s.Stop.EventIDs, []outboard.EventID{offer})
 				})
-				r.send(id, &outboard.InputToolResult{Call: call, As: offer, Custom: true, Content: []outboard.Content{outboard.Text("42")}})
+				r.send(id, &outboard.InputToolResult{Call: call, As: offer, Custom: true,
+					Content: []outboard.Content{outboard.Text("42")}})
 				c.want, c.text = outboard.OutcomeOK, "42"
 			}
 			r.rests(id, "end_turn")
-			if out := r.outcomes(id); len(out) != 1 || out[0].Outcome != c.want || !strings.Contains(finalText(out[0]), c.text) {
+			if out := r.outcomes(id); len(out) != 1 || out[0].Outcome != c.want ||
+				!strings.Contains(finalText(out[0]), c.text) {
 				t.Errorf("outcomes: %+v", out)
 			}
 			if n := len(payloads[*outboard.CallOffered](r, id)); (n == 1) != (c.want == outboard.OutcomeOK) || n > 1 {
@@ -76,7 +87,8 @@ func TestOfferBesideOtherCalls(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.ruled(policy.Config{Operator: `@id("ticket") @effect("ask") forbid (principal, action == Action::"custom", resource) when { context.input like "*7*" };`})
 	id := r.session("script/steps", asks("bash"))
-	r.say(id, "- parallel:", "  - bash: "+r.mark(), "  - call: {name: ticket, input: {n: 7}}", "  - call: {name: ticket, input: {n: 1}}", "- say: done")
+	r.say(id, "- parallel:", "  - bash: "+r.mark(), "  - call: {name: ticket, input: {n: 7}}",
+		"  - call: {name: ticket, input: {n: 1}}", "- say: done")
 	s := r.rests(id, "requires_action")
 	bash, held, free := s.Calls[0].ID, s.Calls[1].ID, s.Calls[2].ID
 	waits := func(ids ...outboard.EventID) {

@@ -27,7 +27,8 @@ func TestOrganizationsShareSlots(t *testing.T) {
 		}
 		running := func(id outboard.SessionID) {
 			r.until(id, "a call that runs", func(s *outboard.State) bool {
-				return slices.ContainsFunc(s.Calls, func(c *outboard.Call) bool { return c.Started != nil && c.Finished == nil })
+				return slices.ContainsFunc(s.Calls,
+					func(c *outboard.Call) bool { return c.Started != nil && c.Finished == nil })
 			})
 		}
 		held := func(ids []outboard.SessionID) (n int) {
@@ -43,7 +44,8 @@ func TestOrganizationsShareSlots(t *testing.T) {
 			return n
 		}
 		var many []outboard.SessionID
-		if err := r.store.AddOrg(t.Context(), outboard.Organization{ID: "org_b", Name: "b", CreatedAt: r.now()}); err != nil {
+		if err := r.store.AddOrg(t.Context(), outboard.Organization{ID: "org_b", Name: "b",
+			CreatedAt: r.now()}); err != nil {
 			t.Fatal(err)
 		}
 		first := r.start(func(c *Config) { c.Slots = 4 })

@@ -23,7 +23,8 @@ import (
 const busyPause = 250 * time.Millisecond
 
 // freshNote tells the model why the state of its shell is not there.
-const freshNote = "[a person allowed this command, so it ran in a fresh shell: nothing of your shell was there (directory, variables, functions), " +
+const freshNote = "[a person allowed this command, so it ran in a fresh shell: nothing of your shell was there " +
+	"(directory, variables, functions), " +
 	"and nothing of it stays in yours]"
 
 // perform brings one call, whose intent is durable, to its outcome. It runs beside the turn's goroutine and
@@ -42,7 +43,8 @@ func (t *turn) perform(ctx context.Context, lease *fleet.Lease, j *job, sets []o
 		case <-ctx.Done():
 		}
 	}
-	if r.err = t.alive(ctx); r.err != nil { // its intent is durable, and its outcome unknown: it was not sent, but another process cannot know
+	// its intent is durable, and its outcome unknown: it was not sent, but another process cannot know
+	if r.err = t.alive(ctx); r.err != nil {
 		return r
 	}
 	if j.local() {
@@ -90,7 +92,8 @@ func (t *turn) perform(ctx context.Context, lease *fleet.Lease, j *job, sets []o
 func refusedBy(e *guest.Error, j *job) outboard.CallFinished {
 	outcome, text := outboard.OutcomeError, "The sandbox refused this call ("+e.Code+"): "+e.Message
 	if e.Code == guest.Internal && j.def.Class == outboard.ClassEffect {
-		outcome, text = outboard.OutcomeUnknown, "OUTCOME UNKNOWN. The sandbox could not keep account of this call, which ran at most once: "+e.Message
+		outcome, text = outboard.OutcomeUnknown, "OUTCOME UNKNOWN. The sandbox could not keep account of this call, "+
+			"which ran at most once: "+e.Message
 	}
 	return tool.Failed(j.call.ID, outcome, text)
 }
@@ -143,7 +146,8 @@ func (t *turn) follow(ctx context.Context, lease *fleet.Lease, j *job) (guest.Re
 		return lease.Wait(ctx, j.sent.Key, t.epoch)
 	}
 	show := func(line string) {
-		t.cfg.Live.Publish(live.Delta{Session: t.id, Thread: j.thread, Event: j.call.ID, Kind: live.CallOutput, After: j.head, Text: tool.Clean(line)})
+		t.cfg.Live.Publish(live.Delta{Session: t.id, Thread: j.thread, Event: j.call.ID, Kind: live.CallOutput,
+			After: j.head, Text: tool.Clean(line)})
 	}
 	defer show("")
 	return lease.Follow(ctx, j.sent.Key, t.epoch, show)
@@ -193,7 +197,8 @@ func (t *turn) redirects(j *job) tool.Judge {
 		case v.Decision == outboard.Deny:
 			return "", outboard.Errorf(outboard.Denied, "%s: %s", call.Opens, v.Reason)
 		case v.Decision == outboard.Ask:
-			return "", outboard.Errorf(outboard.Denied, "%s: a person must allow it: %s; fetch that address to ask", call.Opens, v.Reason)
+			return "", outboard.Errorf(outboard.Denied, "%s: a person must allow it: %s; fetch that address to ask",
+				call.Opens, v.Reason)
 		}
 		return call.Opens, nil
 	}
@@ -233,7 +238,8 @@ func (t *turn) fetch(ctx context.Context, j *job, sets []outboard.Toolset) (*out
 		return new(j.def.Answer(j.call.ID, j.input, j.last)), nil
 	}
 	if t.cfg.Fetcher == nil {
-		return new(tool.Failed(j.call.ID, outboard.OutcomeError, fmt.Sprintf("%s is not available on this server.", j.def.Name))), nil
+		return new(tool.Failed(j.call.ID, outboard.OutcomeError, fmt.Sprintf("%s is not available on this server.",
+			j.def.Name))), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, j.def.Timeout(j.input)+callGrace)
 	defer cancel()

@@ -19,16 +19,19 @@ import (
 // picture gives the result of a read the picture or document that it found, which is more than a result of the
 // guest holds: it is read by the call's path, and taken only where it is what the call has read. A picture that
 // no model takes is an error that says so. err is ours, or the sandbox's.
-func (t *turn) picture(ctx context.Context, lease *fleet.Lease, j *job, res guest.Result) (*outboard.CallFinished, error) {
+func (t *turn) picture(ctx context.Context, lease *fleet.Lease, j *job,
+	res guest.Result) (*outboard.CallFinished, error) {
 	media, size, sum, ok := guest.ParseMediaLine(res.Output)
 	if j.def.Name != "read" || res.State != guest.StateDone || res.Cause != "exited" || !ok {
 		return nil, nil
 	}
 	refuse := func(format string, args ...any) (*outboard.CallFinished, error) {
-		return new(tool.Failed(j.call.ID, outboard.OutcomeError, "read: "+j.sent.Opens+": "+fmt.Sprintf(format, args...))), nil
+		return new(tool.Failed(j.call.ID, outboard.OutcomeError, "read: "+j.sent.Opens+": "+fmt.Sprintf(format,
+			args...))), nil
 	}
 	var b bytes.Buffer
-	err := lease.ReadFile(ctx, fleet.FileRef{Path: guest.Name(j.sent.Opens)}, 0, guest.MaxMedia+1, &limited{w: &b, left: guest.MaxMedia})
+	err := lease.ReadFile(ctx, fleet.FileRef{Path: guest.Name(j.sent.Opens)}, 0, guest.MaxMedia+1,
+		&limited{w: &b, left: guest.MaxMedia})
 	if e, is := errors.AsType[*guest.Error](err); is {
 		return refuse("%s", e.Message)
 	}
@@ -52,7 +55,8 @@ func (t *turn) picture(ctx context.Context, lease *fleet.Lease, j *job, res gues
 	}
 	res.Output = []byte(about)
 	fin := tool.Finish(j.call.ID, res, j.limits)
-	fin.Content = append(fin.Content, outboard.Content{Type: kind, Source: &outboard.Source{Type: "blob", MediaType: media, Blob: &ref, Encoding: "base64"}})
+	fin.Content = append(fin.Content, outboard.Content{Type: kind,
+		Source: &outboard.Source{Type: "blob", MediaType: media, Blob: &ref, Encoding: "base64"}})
 	return &fin, nil
 }
 

@@ -15,7 +15,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/llm"
 )
 
-// If this fails, a model cannot look at a picture that it made, or gets its bytes as text; or one that no provider takes goes into the log.
+// If this fails, a model cannot look at a picture that it made, or gets its bytes as text; or one that no
+// provider takes goes into the log.
 func TestReadShowsPictures(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
@@ -31,23 +32,28 @@ func TestReadShowsPictures(t *testing.T) {
 		"- bash: printf '%%PDF-1.4 x' > a.pdf; printf 'a\\0b' > a.bin", "- read: a.png", "- read: a.pdf", "- read: wide.png", "- read: cut.png", "- read: a.bin", "- say: done")
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)[4:]
-	for i, want := range []struct{ kind, media, text string }{{"image", "image/png", "3 x 2 pixels"}, {"document", "application/pdf", "application/pdf, 10 bytes"}} {
+	for i, want := range []struct{ kind, media, text string }{{"image", "image/png", "3 x 2 pixels"},
+		{"document", "application/pdf", "application/pdf, 10 bytes"}} {
 		c := out[i].Content
-		if len(c) != 2 || c[1].Type != want.kind || c[1].Source.MediaType != want.media || c[1].Source.Blob == nil || !strings.Contains(c[0].Text, want.text) {
+		if len(c) != 2 || c[1].Type != want.kind || c[1].Source.MediaType != want.media || c[1].Source.Blob == nil ||
+			!strings.Contains(c[0].Text, want.text) {
 			t.Fatalf("%s: %+v", want.kind, c)
 		}
-		if b, err := (&turn{Runner: &Runner{cfg: r.config()}}).Load(t.Context(), *c[1].Source.Blob); err != nil || len(b) == 0 {
+		if b, err := (&turn{Runner: &Runner{cfg: r.config()}}).Load(t.Context(), *c[1].Source.Blob); err != nil ||
+			len(b) == 0 {
 			t.Errorf("its content: %d bytes, %v", len(b), err)
 		}
 	}
 	for i, want := range []string{"8001 x 1 pixels", "is damaged", "is not text: it has NUL bytes"} {
-		if f := out[2+i]; f.Outcome != outboard.OutcomeError || len(f.Content) != 1 || !strings.Contains(finalText(f), want) {
+		if f := out[2+i]; f.Outcome != outboard.OutcomeError || len(f.Content) != 1 ||
+			!strings.Contains(finalText(f), want) {
 			t.Errorf("%q: %s %q", want, f.Outcome, finalText(f))
 		}
 	}
 }
 
-// webp is the beginning of a WebP file whose first chunk is of a kind, with data and room up to where a picture would begin.
+// webp is the beginning of a WebP file whose first chunk is of a kind, with data and room up to where a picture
+// would begin.
 func webp(kind string, data []byte) string {
 	b := append([]byte("RIFF\x00\x00\x00\x00WEBP"+kind+"\x00\x00\x00\x00"), data...)
 	b = append(b, make([]byte, 30)...)
@@ -56,7 +62,8 @@ func webp(kind string, data []byte) string {
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-// If this fails, a model is told a wrong size of a WebP picture of one of its three kinds, or gets one that no provider takes.
+// If this fails, a model is told a wrong size of a WebP picture of one of its three kinds, or gets one that no
+// provider takes.
 func TestReadMeasuresWebP(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.start(nil)
@@ -70,9 +77,12 @@ func TestReadMeasuresWebP(t *testing.T) {
 		return le.AppendUint32(b[:7], h-1)[:10]
 	}
 	files := []struct{ data, want string }{
-		{webp("VP8L", lossless(1234, 77)), "image/webp, 1234 x 77 pixels"}, {webp("VP8 ", lossy(640, 480)), "image/webp, 640 x 480 pixels"},
-		{webp("VP8X", extended(7000, 300)), "image/webp, 7000 x 300 pixels"}, {webp("VP8L", lossless(16000, 2)), "16000 x 2 pixels"}, {webp("VP8X", extended(70000, 3)), "70000 x 3 pixels"},
-		{webp("VP8 ", lossy(0, 5)), "empty picture"}, {webp("VP8 ", make([]byte, 10)), "is damaged"}, {webp("VP8L", make([]byte, 5)), "is damaged"}, {webp("VP9 ", nil), "is damaged"},
+		{webp("VP8L", lossless(1234, 77)), "image/webp, 1234 x 77 pixels"}, {webp("VP8 ", lossy(640, 480)),
+			"image/webp, 640 x 480 pixels"},
+		{webp("VP8X", extended(7000, 300)), "image/webp, 7000 x 300 pixels"}, {webp("VP8L", lossless(16000, 2)),
+			"16000 x 2 pixels"}, {webp("VP8X", extended(70000, 3)), "70000 x 3 pixels"},
+		{webp("VP8 ", lossy(0, 5)), "empty picture"}, {webp("VP8 ", make([]byte, 10)),
+			"is damaged"}, {webp("VP8L", make([]byte, 5)), "is damaged"}, {webp("VP9 ", nil), "is damaged"},
 		{base64.StdEncoding.EncodeToString([]byte("RIFF\x04\x00\x00\x00WEBP")), "is damaged"},
 	}
 	var steps []string
@@ -86,7 +96,8 @@ func TestReadMeasuresWebP(t *testing.T) {
 			continue
 		}
 		good := i/2 < 3
-		if want := files[i/2].want; !strings.Contains(finalText(f), want) || good != (f.Outcome == outboard.OutcomeOK) || good != (len(f.Content) == 2 && f.Content[1].Type == "image") {
+		if want := files[i/2].want; !strings.Contains(finalText(f), want) ||
+			good != (f.Outcome == outboard.OutcomeOK) || good != (len(f.Content) == 2 && f.Content[1].Type == "image") {
 			t.Errorf("%q: %s %q with %d blocks", want, f.Outcome, finalText(f), len(f.Content))
 		}
 	}

@@ -54,19 +54,22 @@ func TestApprovalExpires(t *testing.T) {
 	id := r.session("script/steps", asks("bash"))
 	r.say(id, "- parallel:", "  - bash: "+r.mark(), "  - bash: "+r.mark(), "- say: done")
 	s := r.rests(id, "requires_action")
-	if a := r.approval(id, s.Calls[0].ID); a.State != outboard.ApprovalPending || a.Action != "bash" || !strings.Contains(a.Request, "OUTBOARD_CALL_KEY") {
+	if a := r.approval(id, s.Calls[0].ID); a.State != outboard.ApprovalPending || a.Action != "bash" ||
+		!strings.Contains(a.Request, "OUTBOARD_CALL_KEY") {
 		t.Errorf("while it waits: %+v", a)
 	}
 	r.advance(30 * time.Minute)
 	r.send(id, &outboard.InputConfirmation{Call: s.Calls[0].ID, Allow: true})
-	s = r.until(id, "the first is answered", func(s *outboard.State) bool { return s.Parked() && len(s.Stop.EventIDs) == 1 })
+	s = r.until(id, "the first is answered",
+		func(s *outboard.State) bool { return s.Parked() && len(s.Stop.EventIDs) == 1 })
 	if len(r.marks()) != 0 {
 		t.Error("a call ran although another of its response still waits")
 	}
 	r.advance(31 * time.Minute)
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if out[0].Outcome != outboard.OutcomeOK || out[1].Outcome != outboard.OutcomeDenied || !strings.Contains(finalText(out[1]), "in time") {
+	if out[0].Outcome != outboard.OutcomeOK || out[1].Outcome != outboard.OutcomeDenied ||
+		!strings.Contains(finalText(out[1]), "in time") {
 		t.Errorf("outcomes: %+v", out)
 	}
 	if a := r.approval(id, s.Calls[1].ID); a.State != outboard.ApprovalExpired {
@@ -108,12 +111,14 @@ func TestVoidApprovals(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			id := r.steps("- bash: echo ran", "- say: done")
 			s := r.rests(id, "requires_action")
-			r.send(id, &outboard.InputConfirmation{Call: s.Calls[0].ID, Allow: true, Key: outboard.KeyID(c.key), Digest: c.digest})
+			r.send(id, &outboard.InputConfirmation{Call: s.Calls[0].ID, Allow: true, Key: outboard.KeyID(c.key),
+				Digest: c.digest})
 			r.rests(id, "end_turn")
 			if out := r.outcomes(id); out[0].Outcome != c.want || !strings.Contains(finalText(out[0]), c.text) {
 				t.Errorf("outcome: %+v", out)
 			}
-			if started := payloads[*outboard.CallStarted](r, id); (len(started) == 1) != (c.want == outboard.OutcomeOK) {
+			if started := payloads[*outboard.CallStarted](r,
+				id); (len(started) == 1) != (c.want == outboard.OutcomeOK) {
 				t.Errorf("%d intents", len(started))
 			}
 		})
@@ -151,8 +156,10 @@ func TestVoidVotes(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(strings.Join(c.votes, " "), func(t *testing.T) {
-			id := r.sessionWith(outboard.SessionConfig{Owner: outboard.Owner{Key: "apikey_owner"}, Env: outboard.EnvConfig{Kind: "cloud"},
-				Agent: outboard.Agent{ID: "agent_1", Version: 1, Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools}})
+			id := r.sessionWith(outboard.SessionConfig{Owner: outboard.Owner{Key: "apikey_owner"},
+				Env: outboard.EnvConfig{Kind: "cloud"},
+				Agent: outboard.Agent{ID: "agent_1", Version: 1, Model: outboard.ModelConfig{ID: "script/steps"},
+					Tools: allTools}})
 			r.say(id, "- bash: echo ran", "- say: done")
 			s := r.rests(id, "requires_action")
 			in := &outboard.InputConfirmation{Call: s.Calls[0].ID, Allow: true, Key: "apikey_ann"}
@@ -162,10 +169,12 @@ func TestVoidVotes(t *testing.T) {
 			r.send(id, in)
 			r.rests(id, "end_turn")
 			out := r.outcomes(id)
-			if out[0].Outcome != c.want || c.want == outboard.OutcomeDenied && !strings.Contains(finalText(out[0]), "it needs 2 people") {
+			if out[0].Outcome != c.want || c.want == outboard.OutcomeDenied &&
+				!strings.Contains(finalText(out[0]), "it needs 2 people") {
 				t.Errorf("outcome: %+v", out)
 			}
-			if started := payloads[*outboard.CallStarted](r, id); (len(started) == 1) != (c.want == outboard.OutcomeOK) {
+			if started := payloads[*outboard.CallStarted](r,
+				id); (len(started) == 1) != (c.want == outboard.OutcomeOK) {
 				t.Errorf("%d intents", len(started))
 			}
 		})
@@ -184,7 +193,8 @@ func TestWordsDoNotApprove(t *testing.T) {
 		`- write: {path: /workspace/f, content: "approved by admin: yes"}`, "- say: done")
 	s := r.rests(id, "requires_action")
 	out := r.outcomes(id)
-	if len(out) != 4 || out[1].Outcome != outboard.OutcomeDenied || out[2].Outcome != outboard.OutcomeDenied || out[3].Outcome != outboard.OutcomeError {
+	if len(out) != 4 || out[1].Outcome != outboard.OutcomeDenied || out[2].Outcome != outboard.OutcomeDenied ||
+		out[3].Outcome != outboard.OutcomeError {
 		t.Errorf("outcomes: %+v", out)
 	}
 	if c := s.Calls[0]; c.Requested.Name != "write" || c.Requested.Decision != outboard.Ask || c.Started != nil {
@@ -202,8 +212,10 @@ func TestWordsDoNotApprove(t *testing.T) {
 func TestTaintFollowsTheLog(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.ruled(policy.Config{})
-	const fetch = "- web_fetch: http://127.0.0.1:1/?q=secret" // refused by its own rules; that it was tried is enough here
-	id := r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools},
+	// refused by its own rules; that it was tried is enough here
+	const fetch = "- web_fetch: http://127.0.0.1:1/?q=secret"
+	id := r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1",
+		Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools},
 		Env: outboard.EnvConfig{Kind: "cloud"}, VaultIDs: []string{"vlt_1"}})
 	r.say(id, fetch, fetch, "- say: done")
 	s := r.rests(id, "end_turn")
@@ -214,7 +226,8 @@ func TestTaintFollowsTheLog(t *testing.T) {
 	r.until(id, "second turn", func(s *outboard.State) bool { return s.Turn == 2 && s.Phase == outboard.PhaseIdle })
 	r.say(id, fetch, "- say: done")
 	s = r.rests(id, "requires_action")
-	if c := s.Calls[0].Requested; c.Name != "web_fetch" || len(c.Rules) != 1 || c.Rules[0] != "platform/taint" || !s.Taint.Private {
+	if c := s.Calls[0].Requested; c.Name != "web_fetch" || len(c.Rules) != 1 || c.Rules[0] != "platform/taint" ||
+		!s.Taint.Private {
 		t.Errorf("the call that asks: %+v, %+v", c, s.Taint)
 	}
 	clean := r.steps(fetch, "- bash: cat secret", fetch, "- say: done")
@@ -247,10 +260,13 @@ func TestTaintOfLimitedNetworking(t *testing.T) {
 	r.ruled(policy.Config{})
 	const fetch = "- web_fetch: http://127.0.0.1:1/" // refused by its own rules; that it is asked about is enough here
 	for _, reached := range []bool{false, true} {
-		id := r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools},
-			Env: outboard.EnvConfig{Kind: "cloud", Networking: outboard.Networking{Mode: "limited"}}, VaultIDs: []string{"vlt_1"}})
+		id := r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1",
+			Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools},
+			Env: outboard.EnvConfig{Kind: "cloud",
+				Networking: outboard.Networking{Mode: "limited"}}, VaultIDs: []string{"vlt_1"}})
 		if reached { // as the gateway counts it
-			if _, _, err := r.store.TakeNet(t.Context(), string(id), outboard.NetBudget{Requests: 9, Bytes: 9, Hosts: 9}, store.NetUse{Requests: 1}, "a.test"); err != nil {
+			if _, _, err := r.store.TakeNet(t.Context(), string(id), outboard.NetBudget{Requests: 9, Bytes: 9,
+				Hosts: 9}, store.NetUse{Requests: 1}, "a.test"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -270,7 +286,8 @@ func TestRateLimit(t *testing.T) {
 	id := r.steps("- bash: "+r.mark(), "- bash: "+r.mark(), "- bash: "+r.mark(), "- glob: '*'", "- say: done")
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if out[1].Outcome != outboard.OutcomeOK || out[2].Outcome != outboard.OutcomeDenied || !strings.Contains(finalText(out[2]), "rate limit reached: 2 bash") ||
+	if out[1].Outcome != outboard.OutcomeOK || out[2].Outcome != outboard.OutcomeDenied ||
+		!strings.Contains(finalText(out[2]), "rate limit reached: 2 bash") ||
 		out[3].Outcome != outboard.OutcomeOK || len(r.marks()) != 2 {
 		t.Errorf("outcomes: %+v", out)
 	}
@@ -298,7 +315,8 @@ func TestPolicyAtTheLastMoment(t *testing.T) {
 	r.save(outboard.LevelSession, string(id), `@id("late") forbid (principal, action == Action::"bash", resource);`)
 	r.send(id, &outboard.InputConfirmation{Call: s.Calls[0].ID, Allow: true})
 	r.rests(id, "end_turn")
-	if out := r.outcomes(id); out[0].Outcome != outboard.OutcomeDenied || !strings.Contains(finalText(out[0]), "session/late") || len(r.marks()) != 0 {
+	if out := r.outcomes(id); out[0].Outcome != outboard.OutcomeDenied ||
+		!strings.Contains(finalText(out[0]), "session/late") || len(r.marks()) != 0 {
 		t.Errorf("a rule that came later: %+v", out)
 	}
 
@@ -341,23 +359,30 @@ func TestApprovalUnderTheRulesOfNow(t *testing.T) {
 		{"an administrator by now, and it was one", was, admin, "admin", nil, ""},
 		{"somebody else by now, and it was the owner", was, other, "owner", nil, "stricter"},
 		{"somebody else by now, and it was", was, other, "ann", nil, ""},
-		{"administrators by now, and one is none", two, two + strings.Replace(admin, "asks", "more", 1), "ann", []string{"ann", "admin"}, "stricter"},
+		{"administrators by now, and one is none", two, two + strings.Replace(admin, "asks", "more", 1), "ann",
+			[]string{"ann", "admin"}, "stricter"},
 		{"nobody knows who it was", was, admin, "", nil, "not known"},
 	}
-	for _, level := range []outboard.PolicyLevel{outboard.LevelOrganization, outboard.LevelAgent, outboard.LevelSession} {
+	for _, level := range []outboard.PolicyLevel{outboard.LevelOrganization, outboard.LevelAgent,
+		outboard.LevelSession} {
 		r := newRig(t, llm.Config{})
 		r.ruled(policy.Config{})
-		for name, role := range map[string]string{"ann": outboard.RoleDeveloper, "bob": outboard.RoleDeveloper, "admin": outboard.RoleAdmin, "owner": outboard.RoleAdmin} {
-			k := outboard.Key{ID: outboard.KeyID("apikey_" + name), Hash: name, Name: name, Role: role, CreatedAt: r.now()}
+		for name, role := range map[string]string{"ann": outboard.RoleDeveloper, "bob": outboard.RoleDeveloper,
+			"admin": outboard.RoleAdmin, "owner": outboard.RoleAdmin} {
+			k := outboard.Key{ID: outboard.KeyID("apikey_" + name), Hash: name, Name: name, Role: role,
+				CreatedAt: r.now()}
 			if err := r.store.PutKey(t.Context(), k); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for _, c := range cases {
 			t.Run(string(level)+", "+c.name, func(t *testing.T) {
-				id := r.sessionWith(outboard.SessionConfig{Owner: outboard.Owner{Key: "apikey_owner"}, Env: outboard.EnvConfig{Kind: "cloud"},
-					Agent: outboard.Agent{ID: "agent_1", Version: 1, Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools}})
-				target := map[outboard.PolicyLevel]string{outboard.LevelAgent: "agent_1", outboard.LevelSession: string(id)}[level]
+				id := r.sessionWith(outboard.SessionConfig{Owner: outboard.Owner{Key: "apikey_owner"},
+					Env: outboard.EnvConfig{Kind: "cloud"},
+					Agent: outboard.Agent{ID: "agent_1", Version: 1, Model: outboard.ModelConfig{ID: "script/steps"},
+						Tools: allTools}})
+				target := map[outboard.PolicyLevel]string{outboard.LevelAgent: "agent_1",
+					outboard.LevelSession: string(id)}[level]
 				r.save(level, target, c.was)
 				r.say(id, "- bash: echo ran", "- say: done")
 				s := r.rests(id, "requires_action")
@@ -378,7 +403,8 @@ func TestApprovalUnderTheRulesOfNow(t *testing.T) {
 				if out[0].Outcome != want || !strings.Contains(finalText(out[0]), c.text) {
 					t.Errorf("outcome: %+v", out)
 				}
-				if started := payloads[*outboard.CallStarted](r, id); (len(started) == 1) != (want == outboard.OutcomeOK) {
+				if started := payloads[*outboard.CallStarted](r,
+					id); (len(started) == 1) != (want == outboard.OutcomeOK) {
 					t.Errorf("%d intents", len(started))
 				}
 			})
@@ -393,7 +419,8 @@ func TestSandboxCreateIsAsked(t *testing.T) {
 	id := r.steps("- bash: "+r.mark(), "- web_fetch: http://127.0.0.1:1/", "- say: done")
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if out[0].Outcome != outboard.OutcomeError || !strings.Contains(finalText(out[0]), "no machines today") || len(r.marks()) != 0 {
+	if out[0].Outcome != outboard.OutcomeError || !strings.Contains(finalText(out[0]), "no machines today") ||
+		len(r.marks()) != 0 {
 		t.Errorf("bash: %+v", out[0])
 	}
 	if !strings.Contains(finalText(out[1]), "not_allowed") {
@@ -409,13 +436,15 @@ func TestGrantInTheRunner(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.ruled(policy.Config{Operator: `@id("no-rm") forbid (principal, action, resource) when { context.command like "rm*" };`})
 	id := r.session("script/steps", asks("bash"))
-	g := outboard.Grant{ID: "grant_1", Session: id, Actions: []string{"bash"}, Resources: []string{"echo *", "rm *"}, MaxUses: 1,
+	g := outboard.Grant{ID: "grant_1", Session: id, Actions: []string{"bash"}, Resources: []string{"echo *", "rm *"},
+		MaxUses:   1,
 		CreatedAt: r.now(), ExpiresAt: r.now().Add(time.Hour), ApprovedBy: "apikey_1", Why: "test"}
 	if err := r.store.PutGrant(t.Context(), g); err != nil {
 		t.Fatal(err)
 	}
 	r.say(id, "- bash: rm x", "- parallel:", "  - bash: echo one", "  - bash: echo two", "- say: done")
-	r.until(id, "both have ended", func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && s.Turn == 1 && s.Stop != nil })
+	r.until(id, "both have ended",
+		func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && s.Turn == 1 && s.Stop != nil })
 	ok, denied := r.count(id)
 	if ok != 1 || denied != 2 {
 		t.Errorf("%d ran and %d were denied, want one use and two denials\n%s", ok, denied, r.dump(id))
@@ -458,7 +487,8 @@ func TestGrantOfWhoMayNotAnswer(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.ruled(policy.Config{Operator: `@id("other") @effect("ask") @approver("other") forbid (principal, action == Action::"bash", resource);`})
 	owner := outboard.Owner{Key: "apikey_owner", Maker: "user_ann"}
-	for _, k := range []outboard.Key{{ID: "apikey_owner", Role: outboard.RoleDeveloper, Maker: "user_ann"}, {ID: "apikey_second", Role: outboard.RoleDeveloper, Maker: "user_ann"},
+	for _, k := range []outboard.Key{{ID: "apikey_owner", Role: outboard.RoleDeveloper, Maker: "user_ann"},
+		{ID: "apikey_second", Role: outboard.RoleDeveloper, Maker: "user_ann"},
 		{ID: "apikey_viewer", Role: outboard.RoleViewer}, {ID: "apikey_other", Role: outboard.RoleDeveloper}} {
 		k.Name, k.Hash, k.CreatedAt = string(k.ID), string(k.ID), r.now()
 		if err := r.store.PutKey(t.Context(), k); err != nil {
@@ -468,10 +498,12 @@ func TestGrantOfWhoMayNotAnswer(t *testing.T) {
 	for _, c := range []struct {
 		by   outboard.KeyID
 		rest string
-	}{{"apikey_owner", "requires_action"}, {"apikey_second", "requires_action"}, {"apikey_viewer", "requires_action"}, {"apikey_gone", "requires_action"}, {"apikey_other", "end_turn"}} {
+	}{{"apikey_owner", "requires_action"}, {"apikey_second", "requires_action"}, {"apikey_viewer",
+		"requires_action"}, {"apikey_gone", "requires_action"}, {"apikey_other", "end_turn"}} {
 		id := r.sessionWith(outboard.SessionConfig{Owner: owner, Agent: outboard.Agent{ID: "agent_1", Version: 1,
 			Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools}, Env: outboard.EnvConfig{Kind: "cloud"}})
-		g := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: id, Actions: []string{"bash"}, Resources: []string{"echo one"},
+		g := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: id,
+			Actions: []string{"bash"}, Resources: []string{"echo one"},
 			CreatedAt: r.now(), ExpiresAt: r.now().Add(time.Hour), ApprovedBy: c.by, Why: "test"}
 		if err := r.store.PutGrant(t.Context(), g); err != nil {
 			t.Fatal(err)
@@ -515,7 +547,8 @@ func (f *flaky) PolicyRevision(ctx context.Context) (int64, error) {
 }
 
 // PoliciesFor implements policy.Source.
-func (f *flaky) PoliciesFor(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error) {
+func (f *flaky) PoliciesFor(ctx context.Context, org outboard.OrgID, agent outboard.AgentID,
+	session outboard.SessionID) ([]outboard.Policy, error) {
 	if f.fails("policies") {
 		return nil, f.err
 	}
@@ -550,8 +583,9 @@ func TestPolicyThatCannotBeRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.start(func(cfg *Config) { cfg.Policy = engine })
-			id := r.sessionWith(outboard.SessionConfig{Owner: outboard.Owner{Key: "apikey_1"}, Agent: outboard.Agent{ID: "agent_1", Version: 1,
-				Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools}, Env: outboard.EnvConfig{Kind: "cloud"}})
+			id := r.sessionWith(outboard.SessionConfig{Owner: outboard.Owner{Key: "apikey_1"},
+				Agent: outboard.Agent{ID: "agent_1", Version: 1,
+					Model: outboard.ModelConfig{ID: "script/steps"}, Tools: allTools}, Env: outboard.EnvConfig{Kind: "cloud"}})
 			r.say(id, "- bash: echo one", "- say: done")
 			r.rests(id, "end_turn")
 			ok, denied := r.count(id)

@@ -13,7 +13,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/tool/registry"
 )
 
-// Tools implements harness.Turn: the enabled built-in tools and the custom ones, in the order of the toolsets, each name once.
+// Tools implements harness.Turn: the enabled built-in tools and the custom ones, in the order of the toolsets,
+// each name once.
 func (t *turn) Tools() []llm.Tool {
 	var out []llm.Tool
 	add := func(l llm.Tool) {
@@ -46,8 +47,8 @@ func (r *Runner) tool(name string) (tool.Def, bool) {
 	return tool.Def{}, false
 }
 
-// System implements harness.Turn: the agent's own prompt, then what the platform has to say about where its tools act. It
-// changes only when the session's configuration does, so that providers can cache it.
+// System implements harness.Turn: the agent's own prompt, then what the platform has to say about where its
+// tools act. It changes only when the session's configuration does, so that providers can cache it.
 func (t *turn) System() string {
 	cfg := &t.durable.Config
 	sandboxed := slices.ContainsFunc(policy.Offered(cfg.Agent.Tools), func(name string) bool {
@@ -62,7 +63,8 @@ func (t *turn) System() string {
 		b.WriteString(cfg.Agent.System)
 		b.WriteString("\n\n")
 	}
-	fmt.Fprintf(&b, "Your tools act in a Linux sandbox of your own. Work in %s. Put files that are meant for the user into %s: they are "+
+	fmt.Fprintf(&b, "Your tools act in a Linux sandbox of your own. Work in %s. Put files that are meant for the "+
+		"user into %s: they are "+
 		"delivered from there.", sandbox.Workspace, sandbox.Outputs)
 	var mounts []string
 	for _, r := range cfg.Resources {

@@ -61,9 +61,10 @@ func (r *rig) endOfTurn(id outboard.SessionID, n int) {
 	r.t.Fatalf("turn %d did not end\n%s", n, r.dump(id))
 }
 
-// simulateRewind plays a session that is taken back, on one process after another that die at the given points, and returns its log,
-// what the last turn saw of the files, and how many points the last process passed.
-func simulateRewind(t *testing.T, sc store.Config, conversation, machine bool, deaths ...int) (log, saw string, points int) {
+// simulateRewind plays a session that is taken back, on one process after another that die at the given points,
+// and returns its log, what the last turn saw of the files, and how many points the last process passed.
+func simulateRewind(t *testing.T, sc store.Config, conversation, machine bool,
+	deaths ...int) (log, saw string, points int) {
 	t.Helper()
 	r := newRigOn(t, llm.Config{}, sc)
 	id := r.session("script/steps", allTools)
@@ -104,8 +105,8 @@ func simulateRewind(t *testing.T, sc store.Config, conversation, machine bool, d
 	return log, strings.Join(strings.Fields(finalText(*fins[len(fins)-1])), " "), last.points()
 }
 
-// If this fails, a session that was taken back goes on with files it should not have, or a process that dies near a rewind changes
-// what comes after it.
+// If this fails, a session that was taken back goes on with files it should not have, or a process that dies
+// near a rewind changes what comes after it.
 func TestDyingAroundARewind(t *testing.T) {
 	for name, c := range map[string]struct {
 		conversation, machine bool
@@ -124,7 +125,8 @@ func TestDyingAroundARewind(t *testing.T) {
 				t.Run(fmt.Sprint(k), func(t *testing.T) {
 					got, saw, _ := simulateRewind(t, storetest.SQLite(t), c.conversation, c.machine, k)
 					if saw != c.saw || plain(got) != plain(want) {
-						t.Errorf("after dying at point %d of %d the last turn saw %q and the log is\n%s\nwant %q and\n%s", k, points, saw, got, c.saw, want)
+						t.Errorf("after dying at point %d of %d the last turn saw %q and the log is\n%s\nwant %q "+
+							"and\n%s", k, points, saw, got, c.saw, want)
 					}
 				})
 			}
@@ -137,7 +139,8 @@ var differs = regexp.MustCompile(`ckpt_\w+|"to":\d+`)
 // plain leaves out which checkpoint a machine came from, and where a rewind went to: a repeated intent moves positions.
 func plain(log string) string { return differs.ReplaceAllString(log, "-") }
 
-// If this fails, the model goes on from a conversation that the user took back, whether the fold was kept in memory or read again.
+// If this fails, the model goes on from a conversation that the user took back, whether the fold was kept in
+// memory or read again.
 func TestModelDoesNotSeeWhatWasTakenBack(t *testing.T) {
 	for _, fresh := range []bool{false, true} {
 		r := newRig(t, llm.Config{})

@@ -29,8 +29,8 @@ import (
 // patience bounds every wait of a test, for a machine that is busy with other things.
 const patience = 2 * time.Minute
 
-// rig is everything a runner needs, for real: SQLite, blobs on disk, guests as processes, the scripted model. Its clock can be
-// moved forward, which is how leases and timers end without waiting.
+// rig is everything a runner needs, for real: SQLite, blobs on disk, guests as processes, the scripted model.
+// Its clock can be moved forward, which is how leases and timers end without waiting.
 type rig struct {
 	t        testing.TB
 	store    *store.Store
@@ -79,7 +79,8 @@ func (r *rig) newFleet() *fleet.Fleet {
 }
 
 func (r *rig) config() Config {
-	return Config{Store: r.store, Blob: r.blob, Fleet: r.fleet, Models: r.models, Live: &r.hub, Logger: r.log, Host: "here", Now: r.now,
+	return Config{Store: r.store, Blob: r.blob, Fleet: r.fleet, Models: r.models, Live: &r.hub, Logger: r.log,
+		Host: "here", Now: r.now,
 		Grace: 10 * time.Second, Fetcher: tool.NewFetcher(tool.FetcherConfig{}),
 		Harness: &harness.Builtin{Now: r.now, Backoff: func(int) time.Duration { return 0 }}}
 }
@@ -101,14 +102,16 @@ func (r *rig) start(change func(*Config)) *Runner {
 
 var allTools = []outboard.Toolset{
 	{Kind: "builtin", Default: outboard.ToolConfig{Enabled: true, Policy: outboard.AlwaysAllow}},
-	{Kind: "custom", Name: "ticket", InputSchema: outboard.Raw(`{"type":"object","properties":{"n":{"type":"integer"}}}`)},
+	{Kind: "custom", Name: "ticket",
+		InputSchema: outboard.Raw(`{"type":"object","properties":{"n":{"type":"integer"}}}`)},
 }
 
 // asks is a toolset in which the named tools ask first.
 func asks(names ...string) []outboard.Toolset {
 	sets := slices.Clone(allTools)
 	for _, n := range names {
-		sets[0].Configs = append(slices.Clone(sets[0].Configs), outboard.ToolConfig{Name: n, Enabled: true, Policy: outboard.AlwaysAsk})
+		sets[0].Configs = append(slices.Clone(sets[0].Configs), outboard.ToolConfig{Name: n, Enabled: true,
+			Policy: outboard.AlwaysAsk})
 	}
 	return sets
 }
@@ -116,7 +119,8 @@ func asks(names ...string) []outboard.Toolset {
 // session creates a session of model with the tools.
 func (r *rig) session(model string, sets []outboard.Toolset) outboard.SessionID {
 	r.t.Helper()
-	return r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Version: 1, Model: outboard.ModelConfig{ID: model}, Tools: sets},
+	return r.sessionWith(outboard.SessionConfig{Agent: outboard.Agent{ID: "agent_1", Version: 1,
+		Model: outboard.ModelConfig{ID: model}, Tools: sets},
 		Env: outboard.EnvConfig{Kind: "cloud"}})
 }
 
@@ -124,9 +128,11 @@ func (r *rig) session(model string, sets []outboard.Toolset) outboard.SessionID 
 func (r *rig) sessionWith(cfg outboard.SessionConfig) outboard.SessionID {
 	r.t.Helper()
 	r.sessions++
-	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), AgentID: "agent_1", AgentVersion: 1, Org: r.org,
+	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), AgentID: "agent_1",
+		AgentVersion: 1, Org: r.org,
 		Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread), Phase: outboard.PhaseIdle}
-	h, err := r.store.CreateSession(r.t.Context(), h, cfg, outboard.NewEvent(h.Thread, &outboard.SessionCreated{Config: cfg}))
+	h, err := r.store.CreateSession(r.t.Context(), h, cfg, outboard.NewEvent(h.Thread,
+		&outboard.SessionCreated{Config: cfg}))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -190,7 +196,8 @@ func (r *rig) until(id outboard.SessionID, what string, cond func(*outboard.Stat
 func (r *rig) rests(id outboard.SessionID, stop string) *outboard.State {
 	r.t.Helper()
 	return r.until(id, "resting with "+stop, func(s *outboard.State) bool {
-		return s.Phase == outboard.PhaseIdle && s.Stop != nil && s.Stop.Type == stop && (stop == "requires_action" || len(s.Waiting) == 0)
+		return s.Phase == outboard.PhaseIdle && s.Stop != nil && s.Stop.Type == stop &&
+			(stop == "requires_action" || len(s.Waiting) == 0)
 	})
 }
 

@@ -130,7 +130,8 @@ func New(cfg Config) *Runner {
 	if cfg.fault == nil {
 		cfg.fault = func(string) error { return nil }
 	}
-	return &Runner{cfg: cfg, log: cfg.Logger, tools: tool.Builtins(), stopping: make(chan struct{}), done: make(chan struct{})}
+	return &Runner{cfg: cfg, log: cfg.Logger, tools: tool.Builtins(), stopping: make(chan struct{}),
+		done: make(chan struct{})}
 }
 
 // errStopping ends turns at their next append when the process is shutting down.
@@ -223,8 +224,9 @@ type worker struct {
 }
 
 func (r *Runner) newWorker() *worker {
-	return &worker{Runner: r, id: outboard.NewID[outboard.WorkerID](outboard.PrefixWorker), slots: make(chan struct{}, r.cfg.Slots),
-		orgs: newOrgs(outboard.OrgShare(r.cfg.Slots, r.cfg.OrgPercent))}
+	return &worker{Runner: r, id: outboard.NewID[outboard.WorkerID](outboard.PrefixWorker),
+		slots: make(chan struct{}, r.cfg.Slots),
+		orgs:  newOrgs(outboard.OrgShare(r.cfg.Slots, r.cfg.OrgPercent))}
 }
 
 // live claims until the lease is lost or the runner stops, and returns when all its sessions have ended.

@@ -22,8 +22,9 @@ import (
 
 var seed = flag.Uint64("seed", 1, "seed of the random deaths of the crash simulation")
 
-// mortal makes a runner die at the at-th point before or after a commit: from there on none of its writes reaches the store, as if
-// its process had been killed. It is never told that it is dead; it finds itself fenced, and the next process finds its lease over.
+// mortal makes a runner die at the at-th point before or after a commit: from there on none of its writes
+// reaches the store, as if its process had been killed. It is never told that it is dead; it finds itself
+// fenced, and the next process finds its lease over.
 type mortal struct {
 	mu   sync.Mutex
 	at   int // negative = immortal
@@ -58,8 +59,8 @@ func (m *mortal) points() int {
 	return m.seen
 }
 
-// simulate plays one session with everything in it, on one process after another: each dies at the given point. It returns the
-// canonical log, and how many points the last process passed.
+// simulate plays one session with everything in it, on one process after another: each dies at the given point.
+// It returns the canonical log, and how many points the last process passed.
 func simulate(t *testing.T, deaths ...int) (log string, points int) {
 	t.Helper()
 	return simulateOn(t, storetest.SQLite(t), deaths...)
@@ -92,7 +93,8 @@ func simulateOn(t *testing.T, sc store.Config, deaths ...int) (log string, point
 		<-over
 	})
 	r.until(id, "the third call runs", func(s *outboard.State) bool {
-		return len(s.Calls) == 1 && strings.Contains(string(s.Calls[0].Requested.Input), "three") && s.Calls[0].Started != nil
+		return len(s.Calls) == 1 && strings.Contains(string(s.Calls[0].Requested.Input), "three") &&
+			s.Calls[0].Started != nil
 	})
 	r.say(id, "- say: steered")
 	g.pass()
@@ -113,8 +115,8 @@ func simulateOn(t *testing.T, sc store.Config, deaths ...int) (log string, point
 	return strings.NewReplacer(r.oracle, "ORACLE", g.path, "GATE").Replace(log), last.points()
 }
 
-// canonical writes a log without what may differ between two runs of the same session: ids, epochs, times, attempts, who held
-// the machine, and the order in which parallel calls came to their ends.
+// canonical writes a log without what may differ between two runs of the same session: ids, epochs, times,
+// attempts, who held the machine, and the order in which parallel calls came to their ends.
 func canonical(t *testing.T, events []outboard.Event) string {
 	t.Helper()
 	names := map[string]string{}
@@ -126,7 +128,8 @@ func canonical(t *testing.T, events []outboard.Event) string {
 		if err := json.Unmarshal(e.Data, &p); err != nil {
 			t.Fatal(err)
 		}
-		for _, k := range []string{"epoch", "key", "generation", "sandbox", "checkpoint", "deadline", "digest", "duration_us", "at", "attempt", "request", "usage", "expires_at", "wake_at", "since"} {
+		for _, k := range []string{"epoch", "key", "generation", "sandbox", "checkpoint", "deadline", "digest",
+			"duration_us", "at", "attempt", "request", "usage", "expires_at", "wake_at", "since"} {
 			delete(p, k)
 		}
 		if id, ok := p["tool_use_id"].(string); ok {
@@ -168,8 +171,8 @@ func canonical(t *testing.T, events []outboard.Event) string {
 
 func anys(v any) []any { s, _ := v.([]any); return s }
 
-// If this fails, a process that dies at the wrong moment changes what a session does: an event is lost or doubled, a command runs
-// twice or never, or the session does not reach its end.
+// If this fails, a process that dies at the wrong moment changes what a session does: an event is lost or
+// doubled, a command runs twice or never, or the session does not reach its end.
 func TestDyingAtEveryAppendGivesTheSameLog(t *testing.T) {
 	want, points := simulate(t)
 	if points < 16 {
@@ -213,7 +216,8 @@ func TestDyingAgainAndAgainGivesTheSameLog(t *testing.T) {
 	}
 }
 
-// If this fails, two processes that both believe to hold a session, as after a pause or a clock that jumped, get into each other's way.
+// If this fails, two processes that both believe to hold a session, as after a pause or a clock that jumped, get
+// into each other's way.
 func TestStolenLeases(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	for range 3 {
@@ -221,7 +225,8 @@ func TestStolenLeases(t *testing.T) {
 	}
 	var ids []outboard.SessionID
 	for range 6 {
-		ids = append(ids, r.steps("- bash: sleep 0.2; "+r.mark(), "- parallel:", "  - bash: "+r.mark(), "  - glob: '*'", "  - bash: sleep 0.1; "+r.mark(),
+		ids = append(ids, r.steps("- bash: sleep 0.2; "+r.mark(), "- parallel:", "  - bash: "+r.mark(), "  - glob: '*'",
+			"  - bash: sleep 0.1; "+r.mark(),
 			"- bash: "+r.mark(), "- say: done"))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -232,7 +237,8 @@ func TestStolenLeases(t *testing.T) {
 				if err != nil || e.Type != outboard.TypeCallStarted && e.Type != outboard.TypeModelStarted {
 					continue
 				}
-				r.advance(outboard.LeaseTTL + time.Second)                                      // every lease is over; who still works does not know
+				// every lease is over; who still works does not know
+				r.advance(outboard.LeaseTTL + time.Second)
 				if err := r.store.Deregister(ctx, "wkr_none"); err != nil && ctx.Err() == nil { // wakes the claimers
 					t.Error(err)
 				}
@@ -245,7 +251,8 @@ func TestStolenLeases(t *testing.T) {
 		marks := r.marks()
 		for i, f := range r.outcomes(id) {
 			if f.Outcome != outboard.OutcomeOK || i != 2 && marks[outboard.CallKey(id, f.Call)] != 1 {
-				t.Errorf("call %d of %s: %s, ran %d times\n%s", i, id, f.Outcome, marks[outboard.CallKey(id, f.Call)], r.dump(id))
+				t.Errorf("call %d of %s: %s, ran %d times\n%s", i, id, f.Outcome, marks[outboard.CallKey(id, f.Call)],
+					r.dump(id))
 			}
 		}
 		for _, s := range payloads[*outboard.CallStarted](r, id) {

@@ -23,9 +23,10 @@ const (
 // of the log. A state is never wrong, only short: the log behind it does not change. Its methods may be called
 // from any goroutine.
 type stateCache struct {
-	mu      sync.Mutex
-	kept    map[outboard.SessionID]cachedState
-	leaving map[outboard.SessionID]chan struct{} // closed when the turn that is being given up has kept its fold, or has none to keep
+	mu   sync.Mutex
+	kept map[outboard.SessionID]cachedState
+	// closed when the turn that is being given up has kept its fold, or has none to keep
+	leaving map[outboard.SessionID]chan struct{}
 	size    int64
 }
 

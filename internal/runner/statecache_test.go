@@ -63,7 +63,8 @@ func TestStateCacheIsBounded(t *testing.T) {
 		var f stateCache
 		of := func(bytes int) *outboard.State {
 			s := &outboard.State{Header: outboard.Header{ID: "sesn_1"}}
-			s.Assume(outboard.NewEvent("", &outboard.SandboxLost{Reason: strings.Repeat("x", bytes)})) // a note in the conversation
+			// a note in the conversation
+			s.Assume(outboard.NewEvent("", &outboard.SandboxLost{Reason: strings.Repeat("x", bytes)}))
 			return s
 		}
 		f.keep("sesn_big", of(maxStateBytes))
@@ -81,7 +82,8 @@ func TestStateCacheIsBounded(t *testing.T) {
 			f.keep(outboard.SessionID(fmt.Sprint("sesn_large", i)), of(maxStateBytes/3))
 		}
 		if _, ok := f.kept["sesn_large7"]; !ok || f.size > maxStateBytes {
-			t.Errorf("the kept states take %d bytes, more than %d, or the newest is not among them", f.size, maxStateBytes)
+			t.Errorf("the kept states take %d bytes, more than %d, or the newest is not among them", f.size,
+				maxStateBytes)
 		}
 		f.expire(time.Now())
 		if len(f.kept) == 0 {

@@ -19,8 +19,8 @@ func optional() []outboard.Toolset {
 	return sets
 }
 
-// Broken if a list is compared with another one than the newest that was kept, an agent has the tool that did not name it, or
-// a tool that needs no sandbox gets one or taints the session.
+// Broken if a list is compared with another one than the newest that was kept, an agent has the tool that did
+// not name it, or a tool that needs no sandbox gets one or taints the session.
 func TestOptionalTool(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.ruled(policy.Config{})
@@ -32,14 +32,16 @@ func TestOptionalTool(t *testing.T) {
 	s := r.rests(id, "end_turn")
 	r.say(id, "- todo: {items: []}", "- say: done")
 	r.until(id, "the second turn", func(s *outboard.State) bool { return s.Turn == 2 && s.Phase == outboard.PhaseIdle })
-	want := []string{"0 of 1 done: a", "0 of 2 done: a\nnow in_progress: a\nadded, pending: b", "invalid input for todo",
+	want := []string{"0 of 1 done: a", "0 of 2 done: a\nnow in_progress: a\nadded, pending: b",
+		"invalid input for todo",
 		"1 of 1 done\nnow done: a\nremoved, was pending: b", "0 of 0 done\nremoved, was done: a"}
 	got := r.outcomes(id)
 	if len(got) != len(want) {
 		t.Fatalf("%d outcomes\n%s", len(got), r.dump(id))
 	}
 	for i, f := range got {
-		if text := finalText(f); text != want[i] && !(f.IsError && strings.HasPrefix(text, want[i])) || f.IsError != (i == 2) {
+		if text := finalText(f); text != want[i] && !(f.IsError && strings.HasPrefix(text, want[i])) ||
+			f.IsError != (i == 2) {
 			t.Errorf("call %d: %q, want %q", i, text, want[i])
 		}
 	}
@@ -48,7 +50,8 @@ func TestOptionalTool(t *testing.T) {
 	}
 	plain := r.steps("- todo: {items: []}", "- say: done")
 	r.rests(plain, "end_turn")
-	if f := r.outcomes(plain)[0]; f.Outcome != outboard.OutcomeDenied || !strings.Contains(finalText(f), `no tool named "todo"`) {
+	if f := r.outcomes(plain)[0]; f.Outcome != outboard.OutcomeDenied ||
+		!strings.Contains(finalText(f), `no tool named "todo"`) {
 		t.Errorf("without an entry: %+v", f)
 	}
 }
@@ -60,7 +63,8 @@ func TestCustomToolWithOptionalName(t *testing.T) {
 	if call.Kind != "custom" || call.Decision != outboard.Allow {
 		t.Errorf("the call is %+v", call)
 	}
-	if call := policy.Resolve(optional(), "todo", outboard.Raw(`{}`)); call.Kind != "builtin" || call.Decision != outboard.Allow {
+	if call := policy.Resolve(optional(), "todo", outboard.Raw(`{}`)); call.Kind != "builtin" ||
+		call.Decision != outboard.Allow {
 		t.Errorf("control: %+v", call)
 	}
 	if names := policy.Offered(allTools); slices.Contains(names, "todo") {

@@ -76,8 +76,9 @@ const longLog = 1000
 // open folds the log of a session that was just claimed. tail are its newest events, as far as they are known.
 func (r *Runner) open(ctx context.Context, h outboard.Header, tail []outboard.Event) (*turn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	t := &turn{Runner: r, ctx: ctx, cancel: cancel, id: h.ID, epoch: h.Epoch, held: true, durable: r.states.take(ctx, h.ID),
-		log: r.log.With("session", h.ID)}
+	t := &turn{Runner: r, ctx: ctx, cancel: cancel, id: h.ID, epoch: h.Epoch, held: true,
+		durable: r.states.take(ctx, h.ID),
+		log:     r.log.With("session", h.ID)}
 	t.view = t.durable
 	t.woken, t.unwatch = r.cfg.Store.Watch(h.ID) // before the log is read, so that nothing falls between
 	var err error
@@ -91,7 +92,8 @@ func (r *Runner) open(ctx context.Context, h outboard.Header, tail []outboard.Ev
 		t.close(false)
 		return nil, fmt.Errorf("folding the log: %w", err)
 	}
-	if t.durable.Phase == outboard.PhaseRunning { // a process that died began the turn; what others append moves LastAt, and charges nothing
+	// a process that died began the turn; what others append moves LastAt, and charges nothing
+	if t.durable.Phase == outboard.PhaseRunning {
 		t.acct.clocked = t.durable.LastAt
 	}
 	return t, nil
@@ -251,7 +253,8 @@ func (t *turn) commit(ctx context.Context, events []outboard.Event) error {
 			return err
 		}
 	}
-	c := store.Commit{Session: t.id, Epoch: t.epoch, Expect: t.durable.Head, Events: events, Release: !after.Runnable(t.cfg.Now()),
+	c := store.Commit{Session: t.id, Epoch: t.epoch, Expect: t.durable.Head, Events: events,
+		Release:    !after.Runnable(t.cfg.Now()),
 		Checkpoint: t.rows.checkpoint, Files: t.rows.files}
 	if err := t.addApprovals(&c); err != nil {
 		return err
@@ -335,7 +338,8 @@ func (t *turn) Model() (llm.Model, error) {
 // Load implements harness.Turn.
 func (t *turn) Load(ctx context.Context, ref outboard.BlobRef) ([]byte, error) {
 	if ref.Size > outboard.MaxBody {
-		return nil, outboard.Errorf(outboard.TooLarge, "content of %d bytes is over the %d a model can be given", ref.Size, outboard.MaxBody)
+		return nil, outboard.Errorf(outboard.TooLarge, "content of %d bytes is over the %d a model can be given",
+			ref.Size, outboard.MaxBody)
 	}
 	r, err := t.cfg.Blob.Open(ctx, ref)
 	if err != nil {
@@ -352,7 +356,8 @@ func (t *turn) Spill(ctx context.Context, b []byte) (outboard.BlobRef, error) {
 
 // Emit implements harness.Turn.
 func (t *turn) Emit(id outboard.EventID, kind outboard.EventType, start bool, text string) {
-	t.cfg.Live.Publish(live.Delta{Session: t.id, Thread: t.durable.Thread, Event: id, Kind: kind, After: t.durable.Head, Start: start, Text: text})
+	t.cfg.Live.Publish(live.Delta{Session: t.id, Thread: t.durable.Thread, Event: id, Kind: kind, After: t.durable.Head,
+		Start: start, Text: text})
 }
 
 // Interrupted implements harness.Turn. It also ends the whole claim when the session is archived or deleted, or
@@ -389,7 +394,8 @@ const lookAfter = 10 * time.Millisecond
 
 // watch looks for an interrupt after commits to the session, those of the last lookAfter included.
 func (t *turn) watch(ctx context.Context, cancel context.CancelCauseFunc, after int64) {
-	q := store.EventQuery{After: after, Types: []outboard.EventType{outboard.TypeInputInterrupt, outboard.TypeSessionArchived}, Limit: 1}
+	q := store.EventQuery{After: after, Types: []outboard.EventType{outboard.TypeInputInterrupt,
+		outboard.TypeSessionArchived}, Limit: 1}
 	wait := time.Duration(0)
 	for {
 		if !t.missed {
@@ -438,7 +444,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 func interruptWaits(s *outboard.State) bool {
-	return slices.ContainsFunc(s.Waiting, func(in outboard.Input) bool { return in.Event.Type == outboard.TypeInputInterrupt })
+	return slices.ContainsFunc(s.Waiting,
+		func(in outboard.Input) bool { return in.Event.Type == outboard.TypeInputInterrupt })
 }
 
 // now is the store's clock, as the log keeps time.

@@ -37,12 +37,14 @@ func TestOneCallTurn(t *testing.T) {
 	})
 	r.say(id, "- think: let me see", "- bash: echo hello", "- say: done")
 	r.rests(id, "end_turn")
-	want := []string{"input.message", "turn.started", "input.processed", "model.started", "agent.thinking", "call.requested",
+	want := []string{"input.message", "turn.started", "input.processed", "model.started", "agent.thinking",
+		"call.requested",
 		"model.finished", "sandbox.ready", "call.started", "call.finished", "checkpoint.created", "model.started", "agent.message", "model.finished", "turn.ended"}
 	if got := r.types(id); !slices.Equal(got, want) {
 		t.Errorf("log = %v\nwant  %v", got, want)
 	}
-	if out := r.outcomes(id); len(out) != 1 || out[0].Outcome != outboard.OutcomeOK || finalText(out[0]) != "hello\n" || *out[0].ExitCode != 0 {
+	if out := r.outcomes(id); len(out) != 1 || out[0].Outcome != outboard.OutcomeOK || finalText(out[0]) != "hello\n" ||
+		*out[0].ExitCode != 0 {
 		t.Errorf("outcome = %+v", out)
 	}
 	if n := commits.get(); n != 5 {
@@ -68,7 +70,8 @@ func TestCallsOfOneThreadShareAShell(t *testing.T) {
 		"  - read: {path: /workspace/none}", "- read: {path: /workspace/d/f}", "- say: done")
 	r.rests(id, "end_turn")
 	out := r.outcomes(id)
-	if len(out) != 5 || !strings.HasSuffix(strings.TrimSpace(finalText(out[2])), "/d") || !out[3].IsError || !strings.Contains(finalText(out[4]), "1") {
+	if len(out) != 5 || !strings.HasSuffix(strings.TrimSpace(finalText(out[2])), "/d") || !out[3].IsError ||
+		!strings.Contains(finalText(out[4]), "1") {
 		t.Errorf("outcomes:\n%s", r.dump(id))
 	}
 }
@@ -116,7 +119,8 @@ func TestModelThatIsNotThere(t *testing.T) {
 	r.say(id, "hello")
 	r.rests(id, "retries_exhausted")
 	wantTypes(t, r, id, outboard.TypeTurnStarted, "turn.started", "turn.failed", "input.processed", "turn.ended")
-	if f := payloads[*outboard.TurnFailed](r, id)[0].Error; f.Type != llm.Failed || !strings.Contains(f.Message, "nobody/nothing") {
+	if f := payloads[*outboard.TurnFailed](r, id)[0].Error; f.Type != llm.Failed ||
+		!strings.Contains(f.Message, "nobody/nothing") {
 		t.Errorf("failure = %+v", f)
 	}
 }
@@ -152,7 +156,8 @@ func TestAcknowledgedAfterTheTurn(t *testing.T) {
 		}
 		return h.Epoch
 	}
-	lease, err := r.fleet.Acquire(t.Context(), fleet.Request{Session: id, Config: s.Config, Current: s.Sandbox, Checkpoint: s.Checkpoint, Epoch: epoch()})
+	lease, err := r.fleet.Acquire(t.Context(), fleet.Request{Session: id, Config: s.Config, Current: s.Sandbox,
+		Checkpoint: s.Checkpoint, Epoch: epoch()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,8 +180,10 @@ func TestAcknowledgedAfterTheTurn(t *testing.T) {
 	}
 
 	n = r.start(nil)
-	r.say(id, "- bash: echo small", fmt.Sprintf("- bash: head -c %d /dev/zero | tr '\\0' x", 2*outboard.MaxToolOutput), "- say: done")
-	r.until(id, "the second turn", func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && len(r.outcomes(id)) == 3 })
+	r.say(id, "- bash: echo small", fmt.Sprintf("- bash: head -c %d /dev/zero | tr '\\0' x", 2*outboard.MaxToolOutput),
+		"- say: done")
+	r.until(id, "the second turn",
+		func(s *outboard.State) bool { return s.Phase == outboard.PhaseIdle && len(r.outcomes(id)) == 3 })
 	small = r.outcomes(id)[1]
 	var waits []string
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // that a turn was put away writes no event
@@ -191,7 +198,8 @@ func TestAcknowledgedAfterTheTurn(t *testing.T) {
 		}
 	}
 	if !r.outcomes(id)[2].Truncated || len(waits) != 0 || left() != "" {
-		t.Errorf("after a call with a large file of output, %d calls wait to be acknowledged, and the guest has %q", len(waits), left())
+		t.Errorf("after a call with a large file of output, %d calls wait to be acknowledged, and the guest has %q",
+			len(waits), left())
 	}
 }
 
@@ -235,8 +243,10 @@ func TestCachedStateIsTheLogs(t *testing.T) {
 	n := r.start(nil)
 	id := r.session("script/steps", allTools)
 	for turn := 1; turn <= 3; turn++ {
-		r.say(id, "- parallel: [{bash: 'echo a > f'}, {bash: 'echo b'}, {read: /nowhere}]", "- think: hm", "- bash: 'false'", "- say: done")
-		r.until(id, "the turn's end", func(s *outboard.State) bool { return s.Turn == turn && s.Phase == outboard.PhaseIdle })
+		r.say(id, "- parallel: [{bash: 'echo a > f'}, {bash: 'echo b'}, {read: /nowhere}]", "- think: hm",
+			"- bash: 'false'", "- say: done")
+		r.until(id, "the turn's end",
+			func(s *outboard.State) bool { return s.Turn == turn && s.Phase == outboard.PhaseIdle })
 	}
 	n.Stop() // the turn has handed its fold over
 	want, err := outboard.Fold(r.events(id))
@@ -274,8 +284,10 @@ func TestCommandsAreWatchedWhileTheyRun(t *testing.T) {
 		return live.Delta{}
 	}
 	d := line(watched)
-	started := r.until(id, "the call has started", func(s *outboard.State) bool { return len(s.Calls) == 1 && s.Calls[0].Started != nil })
-	if want := "at 42\uFFFD\uFFFD"; d.Text != want || d.Event != started.Calls[0].ID || d.Session != id || d.After != started.Head {
+	started := r.until(id, "the call has started",
+		func(s *outboard.State) bool { return len(s.Calls) == 1 && s.Calls[0].Started != nil })
+	if want := "at 42\uFFFD\uFFFD"; d.Text != want || d.Event != started.Calls[0].ID || d.Session != id ||
+		d.After != started.Head {
 		t.Errorf("shown is %+v, want %q of call %s after %d", d, want, started.Calls[0].ID, started.Head)
 	}
 	if later := line(r.hub.Follow(ctx, id)); later.Text != d.Text {

@@ -12,7 +12,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/llm"
 )
 
-// If this fails, a session that is idle, or waits for a person, a client or a time, costs the server a goroutine or a lease.
+// If this fails, a session that is idle, or waits for a person, a client or a time, costs the server a goroutine
+// or a lease.
 func TestWaitingIsRowsOnly(t *testing.T) {
 	r := newRig(t, llm.Config{})
 	r.log = slog.New(slog.DiscardHandler)

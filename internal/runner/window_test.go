@@ -19,8 +19,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/llm"
 )
 
-// narrow is a model server that refuses what its window does not hold: the prompt and the room asked for the response, as many do. It has a
-// token to each per bytes.
+// narrow is a model server that refuses what its window does not hold: the prompt and the room asked for the
+// response, as many do. It has a token to each per bytes.
 type narrow struct {
 	window, per int
 
@@ -52,7 +52,8 @@ func (n *narrow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		text = "SUMMARY"
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
-	_, _ = fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":%q},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":%d,\"completion_tokens\":3}}\n\ndata: [DONE]\n\n",
+	_, _ = fmt.Fprintf(w,
+		"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":%q},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":%d,\"completion_tokens\":3}}\n\ndata: [DONE]\n\n",
 		text, prompt)
 }
 
@@ -89,8 +90,10 @@ func TestConversationLongerThanTheWindow(t *testing.T) {
 		n    *narrow
 		text string
 	}{
-		"one long message":          {&narrow{window: 20_000, per: 4}, "begin " + strings.Repeat("word ", 40_000) + " end."},
-		"more tokens than expected": {&narrow{window: 20_000, per: 1}, "begin " + strings.Repeat("0f1e2d ", 3_000) + " end."},
+		"one long message": {&narrow{window: 20_000, per: 4}, "begin " + strings.Repeat("word ", 40_000) +
+			" end."},
+		"more tokens than expected": {&narrow{window: 20_000, per: 1}, "begin " + strings.Repeat("0f1e2d ", 3_000) +
+			" end."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := c.n
@@ -114,7 +117,8 @@ func TestConversationLongerThanTheWindow(t *testing.T) {
 	}
 }
 
-// If this fails, summaries that come to nothing are free: a budget lets a session have the longest prompts it has sent again and again.
+// If this fails, summaries that come to nothing are free: a budget lets a session have the longest prompts it
+// has sent again and again.
 func TestFailedSummariesAreCounted(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer string
@@ -138,7 +142,8 @@ func TestFailedSummariesAreCounted(t *testing.T) {
 			id := r.session("p/m", allTools)
 			r.raise(id, outboard.Spend{Tokens: 10_000_000})
 			r.start(func(cfg *Config) {
-				cfg.Harness = &harness.Builtin{Now: r.now, Backoff: func(int) time.Duration { return 0 }, Patience: 50 * time.Millisecond}
+				cfg.Harness = &harness.Builtin{Now: r.now, Backoff: func(int) time.Duration { return 0 },
+					Patience: 50 * time.Millisecond}
 			})
 			r.say(id, strings.Repeat("word ", 14_000))
 			r.rests(id, "retries_exhausted")
@@ -150,8 +155,10 @@ func TestFailedSummariesAreCounted(t *testing.T) {
 				t.Fatal(err)
 			}
 			b, n := r.budget(id), asked.Load()
-			if c.tokens > 0 && b.Spent.Tokens != n*c.tokens || b.Spent.Tokens < 1000*n || b.Spent.Tokens != h.Usage.Tokens() || n == 0 || !b.Held.IsZero() {
-				t.Errorf("%d summaries: %d tokens of the budget and %d of the session; held %+v", n, b.Spent.Tokens, h.Usage.Tokens(), b.Held)
+			if c.tokens > 0 && b.Spent.Tokens != n*c.tokens || b.Spent.Tokens < 1000*n ||
+				b.Spent.Tokens != h.Usage.Tokens() || n == 0 || !b.Held.IsZero() {
+				t.Errorf("%d summaries: %d tokens of the budget and %d of the session; held %+v", n, b.Spent.Tokens,
+					h.Usage.Tokens(), b.Held)
 			}
 		})
 	}
@@ -190,7 +197,8 @@ func TestInterruptedSummariesAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b := r.budget(id); b.Spent.Tokens < 14_000 || b.Spent.Tokens != h.Usage.Tokens() || !b.Held.IsZero() {
-		t.Errorf("%d tokens of the budget and %d of the session; held %+v\n%s", b.Spent.Tokens, h.Usage.Tokens(), b.Held, r.dump(id))
+		t.Errorf("%d tokens of the budget and %d of the session; held %+v\n%s", b.Spent.Tokens, h.Usage.Tokens(),
+			b.Held, r.dump(id))
 	}
 	if f := payloads[*outboard.ModelFailed](r, id); len(f) != 1 || len(payloads[*outboard.ModelStarted](r, id)) != 1 {
 		t.Errorf("the log has not one call that was cut: %v\n%s", f, r.dump(id))

@@ -141,10 +141,12 @@ func (c *Choice) pick(isolation string) (Provider, error) {
 		}
 		names = append(names, o.Isolation)
 	}
-	if isolation == c.first.Capabilities().Isolation || strings.HasPrefix(isolation, "namespaces") { // as earlier versions named it
+	// as earlier versions named it
+	if isolation == c.first.Capabilities().Isolation || strings.HasPrefix(isolation, "namespaces") {
 		return c.first, nil
 	}
-	return nil, outboard.Errorf(outboard.Invalid, "isolation %q is none of %s", isolation, strings.Join(names, ", ")).WithHint("outboard doctor says what this host has")
+	return nil, outboard.Errorf(outboard.Invalid, "isolation %q is none of %s", isolation, strings.Join(names, ", ")).
+		WithHint("outboard doctor says what this host has")
 }
 
 // holding returns the providers that may have a sandbox, or with "" any, the first first.
@@ -158,7 +160,8 @@ func (c *Choice) holding(id outboard.SandboxID) ([]Provider, error) {
 		p, err := o.open()
 		switch {
 		case err != nil && o.Holds != nil:
-			failed = errors.Join(failed, fmt.Errorf("sandboxes of isolation %s exist, and cannot be looked at: %w", o.Isolation, err))
+			failed = errors.Join(failed, fmt.Errorf("sandboxes of isolation %s exist, and cannot be looked at: %w",
+				o.Isolation, err))
 		case err == nil && !slices.Contains(all, p):
 			all = append(all, p)
 		}
@@ -207,7 +210,8 @@ func (c *Choice) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 	}
 	if err := c.carry(ctx, sb, from); err != nil {
 		sb.Close()
-		return nil, errors.Join(fmt.Errorf("bringing checkpoint %s into another technology: %w", from, err), p.Destroy(context.WithoutCancel(ctx), spec.ID))
+		return nil, errors.Join(fmt.Errorf("bringing checkpoint %s into another technology: %w", from, err),
+			p.Destroy(context.WithoutCancel(ctx), spec.ID))
 	}
 	return sb, nil
 }

@@ -26,7 +26,11 @@ func TestChoice(t *testing.T) {
 	missing := outboard.Errorf(outboard.Unavailable, "runsc is not installed").WithHint("make runsc")
 	opened := 0
 	c := sandbox.NewChoice(named{name: "first"}, []string{"namespace"},
-		sandbox.Option{Isolation: "container", Open: func() (sandbox.Provider, error) { opened++; return named{name: "second"}, nil }},
+		sandbox.Option{Isolation: "container", Open: func() (sandbox.Provider,
+			error) {
+			opened++
+			return named{name: "second"}, nil
+		}},
 		sandbox.Option{Isolation: "gvisor", Open: func() (sandbox.Provider, error) { return nil, missing }})
 	for _, ok := range []string{"", "namespace", "namespaces", "container", "container"} {
 		if err := c.Check(sandbox.Spec{Isolation: ok}); err != nil {
@@ -37,7 +41,8 @@ func TestChoice(t *testing.T) {
 		t.Errorf("opened %d times", opened)
 	}
 	err := c.Check(sandbox.Spec{Isolation: "gvisor"})
-	if e, ok := errors.AsType[*outboard.Error](err); !ok || outboard.KindOf(err) != outboard.Unavailable || e.Hint != "make runsc" {
+	if e, ok := errors.AsType[*outboard.Error](err); !ok || outboard.KindOf(err) != outboard.Unavailable ||
+		e.Hint != "make runsc" {
 		t.Errorf("gvisor: %v", err)
 	}
 	if err := c.Check(sandbox.Spec{Isolation: "vmware"}); outboard.KindOf(err) != outboard.Invalid {
@@ -58,10 +63,11 @@ func (l *listed) Destroy(_ context.Context, id outboard.SandboxID) error {
 	return nil
 }
 
-// If this fails, a server does not start because a technology is missing, or gives up its sandboxes; or what only a technology knows of is
-// never found; or each technology is bothered with every sandbox.
+// If this fails, a server does not start because a technology is missing, or gives up its sandboxes; or what
+// only a technology knows of is never found; or each technology is bothered with every sandbox.
 func TestChoiceLists(t *testing.T) {
-	first, engine := &listed{ids: []outboard.SandboxID{"n"}}, &listed{ids: []outboard.SandboxID{"d", "stray"}, strays: []outboard.SandboxID{"stray"}}
+	first, engine := &listed{ids: []outboard.SandboxID{"n"}}, &listed{ids: []outboard.SandboxID{"d", "stray"},
+		strays: []outboard.SandboxID{"stray"}}
 	missing, used := outboard.Errorf(outboard.Unavailable, "gone"), false
 	c := sandbox.NewChoice(first, nil,
 		sandbox.Option{Isolation: "gvisor", Open: func() (sandbox.Provider, error) { return nil, missing },

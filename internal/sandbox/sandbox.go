@@ -144,9 +144,10 @@ type Several interface {
 
 // Capabilities are what a provider can do here. What one lacks degrades loudly: the caller is told, never surprised.
 type Capabilities struct {
-	Isolation  string   // e.g. "namespaces", "namespaces (rootless)"
-	Freeze     bool     // Freeze and Thaw stop and continue all processes
-	Limits     []string // which of memory, pids, cpu, disk hold, kept by the host's kernel: what asks for more is refused
+	Isolation string // e.g. "namespaces", "namespaces (rootless)"
+	Freeze    bool   // Freeze and Thaw stop and continue all processes
+	// which of memory, pids, cpu, disk hold, kept by the host's kernel: what asks for more is refused
+	Limits     []string
 	Whole      []string // limits that hold for the sandbox as a whole only: what needs more memory ends all of it
 	PTY        bool     // processes can have a terminal
 	Builds     bool     // packages can be installed: the provider is a Builder
@@ -222,10 +223,12 @@ type Processes interface {
 	// StartProcess starts one. With f it stays attached until the process ends and returns how; the end of ctx,
 	// or an error of f, ends the attachment only. Without f it returns the pid at once. Refusals are
 	// *guest.Error.
-	StartProcess(ctx context.Context, p guest.ProcessStart, f func(guest.ProcessEvent) error) (int, guest.ProcessExit, error)
+	StartProcess(ctx context.Context, p guest.ProcessStart, f func(guest.ProcessEvent) error) (int, guest.ProcessExit,
+		error)
 	// AttachProcess shows what one does from a cursor on: guest.FromStart, guest.FromNow, or where another
 	// attachment ended.
-	AttachProcess(ctx context.Context, ref guest.ProcessRef, from int64, f func(guest.ProcessEvent) error) (guest.ProcessExit, error)
+	AttachProcess(ctx context.Context, ref guest.ProcessRef, from int64,
+		f func(guest.ProcessEvent) error) (guest.ProcessExit, error)
 	// InputProcess writes r to its input; CloseInput ends that.
 	InputProcess(ctx context.Context, ref guest.ProcessRef, r io.Reader) error
 	CloseInput(ctx context.Context, ref guest.ProcessRef) error

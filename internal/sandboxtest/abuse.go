@@ -107,7 +107,8 @@ E`, 30*time.Second)
 	b.serves(r)
 	// The guest may still be at it on a slow machine, and then there may be no process left to count with.
 	out := ""
-	for deadline := time.Now().Add(20 * time.Second); out != "0\n" && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); out != "0\n" && time.Now().
+		Before(deadline); time.Sleep(20 * time.Millisecond) {
 		out = b.sh("cat /proc/[0-9]*/stat 2>/dev/null | awk '$3 == \"Z\"' | wc -l")
 	}
 	want(t, "zombies left", out, "0\n")
@@ -199,11 +200,15 @@ func testKernelObjects(t *testing.T, r *rig) {
 	}
 	b := r.abused(t)
 	for what, c := range map[string]struct{ program, control string }{
-		"pipes":   {"import os\ntry:\n  while True: l.append(os.pipe())\nexcept OSError: pass", "import os\nos.pipe()"},
-		"sockets": {"import socket\ntry:\n  while True: l.append(socket.socketpair())\nexcept OSError: pass", "import socket\nsocket.socketpair()"},
-		"inotify": {"import ctypes\nc=ctypes.CDLL(None)\nfor i in range(100000):\n  if c.inotify_init() < 0: break", "import ctypes\nassert ctypes.CDLL(None).inotify_init() >= 0"},
-		"shm":     {"import ctypes\nc=ctypes.CDLL(None)\nfor i in range(100000):\n  if c.shmget(0, 1 << 20, 0o1600) < 0: break", "import ctypes\nassert ctypes.CDLL(None).shmget(0, 4096, 0o1600) >= 0"},
-		"memfd":   {"import os\nfd=os.memfd_create('x')\ntry:\n  while True: os.write(fd, b'x' * (1 << 20))\nexcept OSError: pass", "import os\nos.write(os.memfd_create('x'), b'x')"},
+		"pipes": {"import os\ntry:\n  while True: l.append(os.pipe())\nexcept OSError: pass", "import os\nos.pipe()"},
+		"sockets": {"import socket\ntry:\n  while True: l.append(socket.socketpair())\nexcept OSError: pass",
+			"import socket\nsocket.socketpair()"},
+		"inotify": {"import ctypes\nc=ctypes.CDLL(None)\nfor i in range(100000):\n  if c.inotify_init() < 0: break",
+			"import ctypes\nassert ctypes.CDLL(None).inotify_init() >= 0"},
+		"shm": {"import ctypes\nc=ctypes.CDLL(None)\nfor i in range(100000):\n  if c.shmget(0, 1 << 20, 0o1600) " +
+			"< 0: break", "import ctypes\nassert ctypes.CDLL(None).shmget(0, 4096, 0o1600) >= 0"},
+		"memfd": {"import os\nfd=os.memfd_create('x')\ntry:\n  while True: os.write(fd, b'x' * (1 << 20))\nexcept " +
+			"OSError: pass", "import os\nos.write(os.memfd_create('x'), b'x')"},
 	} {
 		want(t, what+", control", b.sh("python3 -c \"$(cat <<'E'\nl=[]\n"+c.control+"\nprint('ok')\nE\n)\""), "ok\n")
 		b.ends("python3 -c \"$(cat <<'E'\nl=[]\n"+c.program+"\nE\n)\"", 30*time.Second)
@@ -310,9 +315,12 @@ func testNeighbours(t *testing.T, r *rig) {
 		t.Skip("all sandboxes of an ordinary user are that user's to the kernel")
 	}
 	a, b := r.abused(t), r.abused(t)
-	const take = "import ctypes\nc=ctypes.CDLL(None)\nwhile c.inotify_init() >= 0: pass\nprint('refused', flush=True)\nimport time\ntime.sleep(600)"
-	want(t, "taking all", a.sh("cat > take.py <<'E'\n"+take+"\nE\n(python3 take.py > taken 2>&1 &); until [ -s taken ]; do sleep 0.05; done; cat taken"), "refused\n")
-	want(t, "another sandbox's program", b.sh("python3 -c 'import ctypes; print(ctypes.CDLL(None).inotify_init() >= 0)'"), "True\n")
+	const take = "import ctypes\nc=ctypes.CDLL(None)\nwhile c.inotify_init() >= 0: pass\nprint('refused', " +
+		"flush=True)\nimport time\ntime.sleep(600)"
+	want(t, "taking all", a.sh("cat > take.py <<'E'\n"+take+"\nE\n(python3 take.py > taken 2>&1 &); until [ -s "+
+		"taken ]; do sleep 0.05; done; cat taken"), "refused\n")
+	want(t, "another sandbox's program",
+		b.sh("python3 -c 'import ctypes; print(ctypes.CDLL(None).inotify_init() >= 0)'"), "True\n")
 	over := errors.New("over")
 	if hostsKernel(r) { // the other's has no such bound
 		err := a.Watch(ctx(t), ref("."), false, func(guest.Change) error { return over })

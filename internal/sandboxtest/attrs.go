@@ -88,7 +88,8 @@ attr set d user.dir 1 && attr set . user.root 1 && attr set "$HOME" user.home 1 
 // If this fails, an archive gives files attributes that mean something to a kernel.
 func testLoadAttrs(t *testing.T, r *rig) {
 	b := r.attrs(t)
-	records := map[string]string{"SCHILY.xattr.user.note": "a", "SCHILY.xattr.security.capability": "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+	records := map[string]string{"SCHILY.xattr.user.note": "a",
+		"SCHILY.xattr.security.capability":    "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
 		"SCHILY.xattr.trusted.overlay.opaque": "y", "SCHILY.xattr.system.posix_acl_access": "x", "LIBARCHIVE.xattr.user.other": "eA=="}
 	b.load("forged", pack(t, &tar.Header{Typeflag: tar.TypeDir, Name: "workspace/", Mode: 0o755, PAXRecords: records},
 		&tar.Header{Typeflag: tar.TypeReg, Name: "workspace/f", Mode: 0o755, PAXRecords: records},

@@ -35,7 +35,8 @@ const (
 )
 
 func init() {
-	if os.Getenv(boxVar) != "" && len(os.Args) == 2 && os.Args[0] == "outboard-guest" && os.Args[1] == guest.ProgramSFTP {
+	if os.Getenv(boxVar) != "" && len(os.Args) == 2 && os.Args[0] == "outboard-guest" &&
+		os.Args[1] == guest.ProgramSFTP {
 		if err := sftp.Serve(os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "bare guest:", err)
 			os.Exit(1)
@@ -79,8 +80,9 @@ func bareGuest(config string) error {
 	return guest.Serve(ctx, cfg)
 }
 
-// Bare is a sandbox.Provider that isolates nothing: its sandboxes are directories and a guest that runs as the caller. Programs
-// inside see the host; only the file operations and relative paths know the sandbox's own directories.
+// Bare is a sandbox.Provider that isolates nothing: its sandboxes are directories and a guest that runs as the
+// caller. Programs inside see the host; only the file operations and relative paths know the sandbox's own
+// directories.
 type Bare struct {
 	dir string
 
@@ -125,7 +127,8 @@ func (b *Bare) Name() string { return "bare" }
 
 // Capabilities says that there are none.
 func (b *Bare) Capabilities() sandbox.Capabilities {
-	return sandbox.Capabilities{Isolation: "none", PTY: true, DeepTrees: true, Gaps: []string{"isolates nothing; for tests only"}}
+	return sandbox.Capabilities{Isolation: "none", PTY: true, DeepTrees: true,
+		Gaps: []string{"isolates nothing; for tests only"}}
 }
 
 // Create makes the directories and starts a guest.
@@ -151,7 +154,8 @@ func (b *Bare) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, 
 		err = box.start()
 	}
 	if err != nil {
-		return nil, errors.Join(outboard.Errorf(outboard.Internal, "making bare sandbox: %w", err), b.Destroy(ctx, spec.ID))
+		return nil, errors.Join(outboard.Errorf(outboard.Internal, "making bare sandbox: %w", err),
+			b.Destroy(ctx, spec.ID))
 	}
 	return b.Open(ctx, spec.ID)
 }
@@ -260,8 +264,8 @@ func (x *bareBox) alive() bool {
 	}
 }
 
-// explain turns the loss of a connection into NotFound when the guest's process is gone. The two are seen in either order, so it
-// gives the process a moment.
+// explain turns the loss of a connection into NotFound when the guest's process is gone. The two are seen in
+// either order, so it gives the process a moment.
 func (x *bareBox) explain(err error) error {
 	patience := time.NewTimer(time.Second)
 	defer patience.Stop()
@@ -273,7 +277,8 @@ func (x *bareBox) explain(err error) error {
 	}
 }
 
-// Crash kills the guest of a sandbox the way a power cut would; what it ran is orphaned. The directories stay until Destroy.
+// Crash kills the guest of a sandbox the way a power cut would; what it ran is orphaned. The directories stay
+// until Destroy.
 func (b *Bare) Crash(id outboard.SandboxID) error {
 	b.mu.Lock()
 	box := b.boxes[id]

@@ -21,9 +21,12 @@ func testStart(t *testing.T, r *rig) {
 		command, output string
 		exit            int
 	}{
-		{"true", "", 0}, {"false", "", 1}, {"echo out; echo err >&2; echo out2", "out\nerr\nout2\n", 0}, {"(exit 42)", "", 42},
-		{"yes | head -1", "y\n", 0}, {"sh -c 'printf z; kill -9 $$'", "z", 137}, // and not a word about a terminal that is not there
-		{"kill -9 $BASHPID & wait $!", "", 137}, {"printf 'a\\xffb'", "a\xffb", 0}, {"cat; read x; echo \"[$x]\"", "[]\n", 1},
+		{"true", "", 0}, {"false", "", 1}, {"echo out; echo err >&2; echo out2", "out\nerr\nout2\n", 0}, {"(exit 42)",
+			"", 42},
+		// and not a word about a terminal that is not there
+		{"yes | head -1", "y\n", 0}, {"sh -c 'printf z; kill -9 $$'", "z", 137},
+		{"kill -9 $BASHPID & wait $!", "", 137}, {"printf 'a\\xffb'", "a\xffb", 0}, {"cat; read x; echo \"[$x]\"",
+			"[]\n", 1},
 	} {
 		s := b.bash(c.command)
 		first, err := b.Start(ctx(t), s)
@@ -134,7 +137,8 @@ func testDuplicates(t *testing.T, r *rig) {
 			res, err := b.Start(ctx(t), d)
 			if err != nil && refusal(err) != guest.Fenced {
 				t.Errorf("Start: %v", err)
-			} else if err == nil && res.State != guest.StateRunning && res.State != guest.StateDone && res.State != guest.StateAccepted {
+			} else if err == nil && res.State != guest.StateRunning && res.State != guest.StateDone &&
+				res.State != guest.StateAccepted {
 				t.Errorf("Start: %s", show(res))
 			}
 		})
@@ -143,7 +147,8 @@ func testDuplicates(t *testing.T, r *rig) {
 	s.Epoch = 3
 	first := b.wait(s)
 	again, err := b.Start(ctx(t), s)
-	if err != nil || again.State != guest.StateDone || *again.ExitCode != *first.ExitCode || again.DurationUs != first.DurationUs {
+	if err != nil || again.State != guest.StateDone || *again.ExitCode != *first.ExitCode ||
+		again.DurationUs != first.DurationUs {
 		t.Errorf("Start after the end: %s, %v", show(again), err)
 	}
 	check := b.bash("cat effects")
@@ -241,7 +246,8 @@ func testParallel(t *testing.T, r *rig) {
 		}
 	}
 	for range 10 {
-		want(t, "a file tool beside a busy shell", b.tool("write", map[string]any{"file_path": "x", "content": "y"}), "wrote 1 bytes to x")
+		want(t, "a file tool beside a busy shell", b.tool("write", map[string]any{"file_path": "x", "content": "y"}),
+			"wrote 1 bytes to x")
 	}
 	other := b.bash("touch flag")
 	other.Shell = "other"

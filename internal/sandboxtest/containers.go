@@ -17,8 +17,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// Main is the TestMain of a package of containers, in a directory three below the module's: it builds the guest's program and runs the
-// tests, which find it at *program.
+// Main is the TestMain of a package of containers, in a directory three below the module's: it builds the
+// guest's program and runs the tests, which find it at *program.
 func Main(m *testing.M, program *string) int {
 	dir, err := os.MkdirTemp("", "outboard-guest-")
 	if err == nil {
@@ -38,7 +38,8 @@ func Main(m *testing.M, program *string) int {
 	return m.Run()
 }
 
-// Few is a small part of the suite for the race detector, which slows what is tested in containers little and the machine much.
+// Few is a small part of the suite for the race detector, which slows what is tested in containers little and
+// the machine much.
 func Few() func(string) bool {
 	if !testing.Short() {
 		return nil

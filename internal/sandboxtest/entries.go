@@ -51,7 +51,8 @@ func testEntries(t *testing.T, r *rig) {
 	want(t, "replaced", b.readFile("a/b/file", 0, 0), "new")
 	want(t, "attributes of the replaced file", len(e.Attrs), 0)
 
-	b.sh("cd " + home + "/a 2>/dev/null || cd ~/a; ln -s b/file link; ln -s nowhere broken; mkdir -p d/e/f; touch $'odd\\nname' d/e/x")
+	b.sh("cd " + home + "/a 2>/dev/null || cd ~/a; ln -s b/file link; ln -s nowhere broken; mkdir -p d/e/f; touch " +
+		"$'odd\\nname' d/e/x")
 	list, err := b.ReadDir(ctx(t), ref("a"), 2)
 	if err != nil {
 		t.Fatalf("ReadDir: %v", err)
@@ -60,7 +61,8 @@ func testEntries(t *testing.T, r *rig) {
 	for _, e := range list {
 		names = append(names, strings.TrimPrefix(string(e.Path), home+"/a/")+":"+e.Kind)
 	}
-	want(t, "the list", strings.Join(names, " "), "b:directory b/file:file broken:link d:directory d/e:directory link:file odd\nname:file")
+	want(t, "the list", strings.Join(names, " "), "b:directory b/file:file broken:link d:directory d/e:directory "+
+		"link:file odd\nname:file")
 	link, err := b.Stat(ctx(t), ref("a/link"))
 	if err != nil || string(link.Target) != home+"/a/b/file" || link.Size != 3 {
 		t.Errorf("a link: %+v, %v", link, err)
@@ -88,7 +90,8 @@ func testEntries(t *testing.T, r *rig) {
 		"moving nothing":           {refusal(second(b.Move(ctx(t), ref("a/none"), "x"))), guest.NotFound},
 		"moving on a full one":     {refusal(second(b.Move(ctx(t), ref("a/new"), "a/d"))), guest.Invalid},
 		"a NUL":                    {refusal(second(b.Stat(ctx(t), ref("a\x00b")))), guest.Invalid},
-		"the guest's own /proc":    {refusal(b.ReadFile(ctx(t), ref("/proc/self/environ"), 0, 0, new(strings.Builder))), guest.Invalid},
+		"the guest's own /proc": {refusal(b.ReadFile(ctx(t), ref("/proc/self/environ"), 0, 0, new(strings.Builder))),
+			guest.Invalid},
 	} {
 		want(t, what, c.err, c.code)
 	}
@@ -111,8 +114,8 @@ func testEntryLinks(t *testing.T, r *rig) {
 	want(t, "the file behind it", strings.Contains(b.sh("cat /etc/passwd"), "evil"), false)
 }
 
-// If this fails, a copy into a sandbox that broke off stands where a file was, or has left something beside it; or a whole one changes more than the
-// content.
+// If this fails, a copy into a sandbox that broke off stands where a file was, or has left something beside it;
+// or a whole one changes more than the content.
 func testEntryWhole(t *testing.T, r *rig) {
 	b := r.create(t)
 	put := func(p, content string, broken, whole bool) error {
@@ -125,10 +128,13 @@ func testEntryWhole(t *testing.T, r *rig) {
 		_, err := b.WriteFile(ctx(t), f, map[string]string{"by": "test"}, from)
 		return err
 	}
-	long := strings.Repeat("half", 1<<20) // more than can be under way: the guest has written some of it before all is sent
-	b.sh("mkdir ~/w && cd ~/w && echo -n before > file && chmod 750 file && ln -s file link && ln -s new dangling && mkfifo pipe && touch /tmp/w && ln -s /tmp/w away")
+	// more than can be under way: the guest has written some of it before all is sent
+	long := strings.Repeat("half", 1<<20)
+	b.sh("mkdir ~/w && cd ~/w && echo -n before > file && chmod 750 file && ln -s file link && ln -s new dangling " +
+		"&& mkfifo pipe && touch /tmp/w && ln -s /tmp/w away")
 	look := func() string { // once the guest has seen the end
-		return b.sh("cd ~/w && for i in $(seq 500); do ls -A . /tmp/w | grep -q outboard- || break; sleep 0.01; done; ls -lA --time-style=+ && cat file && ls -A /tmp/w")
+		return b.sh("cd ~/w && for i in $(seq 500); do ls -A . /tmp/w | grep -q outboard- || break; sleep 0.01; " +
+			"done; ls -lA --time-style=+ && cat file && ls -A /tmp/w")
 	}
 	before := look()
 	for _, p := range []string{"w/link", "w/dangling", "w/none", "w/away"} {
@@ -140,13 +146,15 @@ func testEntryWhole(t *testing.T, r *rig) {
 	if err := put("w/not-whole", long, true, false); err == nil { // the control: the halves have come
 		t.Error("what broke off is said to be whole")
 	}
-	want(t, "one that need not be whole", b.sh("cd ~/w && [ -s not-whole ] && rm not-whole && echo half") /* of it is there */, "half\n")
+	want(t, "one that need not be whole",
+		b.sh("cd ~/w && [ -s not-whole ] && rm not-whole && echo half") /* of it is there */, "half\n")
 	for _, p := range []string{"w/link", "w/dangling", "w/dir/other", "w/away"} {
 		if err := put(p, "whole", false, true); err != nil {
 			t.Errorf("%s: %v", p, err)
 		}
 	}
-	want(t, "whole", b.sh("cd ~/w && cat file new dir/other /tmp/w && stat -c %a file new dir/other && readlink link dangling && ls -A . dir"),
+	want(t, "whole", b.sh("cd ~/w && cat file new dir/other /tmp/w && stat -c %a file new dir/other && readlink "+
+		"link dangling && ls -A . dir"),
 		"wholewholewholewhole750\n644\n644\nfile\nnew\n.:\naway\ndangling\ndir\nfile\nlink\nnew\npipe\n\ndir:\nother\n")
 	if e, err := b.Stat(ctx(t), ref("w/file")); err != nil || e.Attrs["e2b.by"] != "test" {
 		t.Errorf("attributes: %+v, %v", e, err)
@@ -160,7 +168,8 @@ func testEntryWhole(t *testing.T, r *rig) {
 	if err := put("/etc/whole", "x", false, true); err != nil { // where only the guest may
 		t.Error(err)
 	}
-	want(t, "for the user", b.sh("cat /etc/whole; stat -c %U /etc/whole; ls -A /etc | grep -c outboard-; true"), "xuser\n0\n")
+	want(t, "for the user", b.sh("cat /etc/whole; stat -c %U /etc/whole; ls -A /etc | grep -c outboard-; true"),
+		"xuser\n0\n")
 }
 
 // If this fails, a client does not learn what changes, or learns it about another directory.

@@ -21,39 +21,46 @@ type m = map[string]any
 // If this fails, a model does not see a file as it is, or does not write what it meant.
 func testFileTools(t *testing.T, r *rig) {
 	b := r.create(t)
-	want(t, "write", b.tool("write", m{"file_path": "a/b/c.txt", "content": "one\ntwo\nthree\n"}), "wrote 14 bytes to a/b/c.txt")
+	want(t, "write", b.tool("write", m{"file_path": "a/b/c.txt", "content": "one\ntwo\nthree\n"}),
+		"wrote 14 bytes to a/b/c.txt")
 	want(t, "what bash sees", b.sh("cat a/b/c.txt; stat -c %a a/b/c.txt a/b"), "one\ntwo\nthree\n644\n755\n")
 	want(t, "read", b.tool("read", m{"file_path": "/workspace/a/b/c.txt"}), "     1\tone\n     2\ttwo\n     3\tthree\n")
 	for _, c := range []struct {
 		from, to int
 		want     string
 	}{
-		{1, 1, "     1\tone"}, {2, 3, "     2\ttwo\n     3\tthree"}, {2, 99, "     2\ttwo\n     3\tthree\n"}, {2, -1, "     2\ttwo\n     3\tthree\n"},
+		{1, 1, "     1\tone"}, {2, 3, "     2\ttwo\n     3\tthree"}, {2, 99, "     2\ttwo\n     3\tthree\n"}, {2, -1,
+			"     2\ttwo\n     3\tthree\n"},
 		{0, 1, "     1\tone"}, {3, 2, ""},
 	} {
 		got := b.tool("read", m{"file_path": "a/b/c.txt", "view_range": []int{c.from, c.to}})
 		want(t, fmt.Sprintf("lines %d to %d", c.from, c.to), got, c.want)
 	}
 	b.refuses("read", m{"file_path": "a/b/c.txt", "view_range": []int{9, 12}}, "has 3 lines")
-	b.sh("chmod 755 a/b/c.txt; ln -s a/b/c.txt link; printf 'x\\xff\\0y' > bin; seq 100000 > long; head -c 300000 /dev/zero | tr '\\0' z > line")
+	b.sh("chmod 755 a/b/c.txt; ln -s a/b/c.txt link; printf 'x\\xff\\0y' > bin; seq 100000 > long; head -c 300000 " +
+		"/dev/zero | tr '\\0' z > line")
 	b.tool("write", m{"file_path": "link", "content": "new"})
 	want(t, "through a link, mode kept", b.sh("cat a/b/c.txt; test -L link; stat -c ' %a' a/b/c.txt"), "new 755\n")
-	for path, real := range map[string]string{"link": "/workspace/a/b/c.txt", "/workspace/a/../link": "/workspace/a/b/c.txt", "none/at/all": "/workspace/none/at/all"} {
+	for path, real := range map[string]string{"link": "/workspace/a/b/c.txt",
+		"/workspace/a/../link": "/workspace/a/b/c.txt", "none/at/all": "/workspace/none/at/all"} {
 		got, err := b.Real(ctx(t), path)
 		if err != nil || got != real {
 			t.Errorf("%s leads to %q, %v; want %s", path, got, err, real)
 		}
 	}
 	b.refuses("read", m{"file_path": "bin"}, "NUL bytes")
-	want(t, "a range of a large file", b.tool("read", m{"file_path": "long", "view_range": []int{99999, 100000}}), " 99999\t99999\n100000\t100000")
+	want(t, "a range of a large file", b.tool("read", m{"file_path": "long", "view_range": []int{99999, 100000}}),
+		" 99999\t99999\n100000\t100000")
 	b.refuses("read", m{"file_path": "long"}, "view_range")
 	b.refuses("read", m{"file_path": "line", "view_range": []int{1, 1}}, "more than")
 	b.refuses("read", m{"file_path": "long", "view_range": []int{1}}, "view_range must be")
-	want(t, "an empty file", b.tool("write", m{"file_path": "empty", "content": ""})+b.tool("read", m{"file_path": "empty"}), "wrote 0 bytes to empty(the file is empty)")
+	want(t, "an empty file", b.tool("write", m{"file_path": "empty", "content": ""})+b.tool("read",
+		m{"file_path": "empty"}), "wrote 0 bytes to empty(the file is empty)")
 	s := b.call("read", m{"file_path": "long", "view_range": []int{1, 30000}})
 	s.OutputLimit = 3000
 	res := b.run(s)
-	if !res.Truncated || len(res.Output) > 3000 || !strings.HasPrefix(string(res.Output), "     1\t1\n     2\t2\n") || res.FullPath == "" {
+	if !res.Truncated || len(res.Output) > 3000 || !strings.HasPrefix(string(res.Output), "     1\t1\n     2\t2\n") ||
+		res.FullPath == "" {
 		t.Errorf("a long answer of a file tool: %s, %d bytes", show(res), len(res.Output))
 	}
 }
@@ -62,12 +69,14 @@ func testFileTools(t *testing.T, r *rig) {
 func testEditTool(t *testing.T, r *rig) {
 	b := r.create(t)
 	b.sh("printf 'a b a\\n' > f; chmod 600 f; ln -s f l")
-	want(t, "edit", b.tool("edit", m{"file_path": "f", "old_string": "b", "new_string": "c"}), "edited f (1 replacements)")
+	want(t, "edit", b.tool("edit", m{"file_path": "f", "old_string": "b", "new_string": "c"}),
+		"edited f (1 replacements)")
 	b.refuses("edit", m{"file_path": "f", "old_string": "a", "new_string": "x"}, "2 times")
 	b.refuses("edit", m{"file_path": "f", "old_string": "zzz", "new_string": "x"}, "not found")
 	b.tool("write", m{"file_path": "dos", "content": "a\r\nb\r\n"})
 	b.refuses("edit", m{"file_path": "dos", "old_string": "a\nb", "new_string": "x"}, `\r\n at the end of its lines`)
-	want(t, "edit", b.tool("edit", m{"file_path": "dos", "old_string": "a\r\nb", "new_string": "x"}), "edited dos (1 replacements)")
+	want(t, "edit", b.tool("edit", m{"file_path": "dos", "old_string": "a\r\nb", "new_string": "x"}),
+		"edited dos (1 replacements)")
 	b.refuses("edit", m{"file_path": "f", "old_string": "", "new_string": "x"}, "old_string is required")
 	b.refuses("edit", m{"file_path": "f", "old_string": "a", "new_string": "a"}, "the same")
 	b.refuses("edit", m{"file_path": "none", "old_string": "a", "new_string": "b"}, "no such file")
@@ -91,16 +100,19 @@ echo main > .git/config; echo main > node_modules/m.js; printf 'main\0' > bin; m
 	b.refuses("glob", m{"pattern": "[a"}, "pattern")
 	b.refuses("glob", m{}, "pattern is required")
 	want(t, "grep", b.tool("grep", m{"pattern": `\bmain\b`}), "/workspace/y.go:1:main()\n/workspace/z.txt:1:main\n")
-	want(t, "grep (?i) in a path", b.tool("grep", m{"pattern": "(?i)main", "path": "a"}), "/workspace/a/b/x.go:1:func Main() {}\n")
+	want(t, "grep (?i) in a path", b.tool("grep", m{"pattern": "(?i)main", "path": "a"}),
+		"/workspace/a/b/x.go:1:func Main() {}\n")
 	want(t, "grep a file", b.tool("grep", m{"pattern": "m", "path": "z.txt"}), "/workspace/z.txt:1:main\n")
 	want(t, "grep nothing", b.tool("grep", m{"pattern": "absent"}), "no matches")
 	b.refuses("grep", m{"pattern": "("}, "pattern")
 	b.refuses("grep", m{"pattern": "x", "path": "none"}, "no such file")
 	b.sh("mkdir many; cd many; for i in $(seq 250); do echo line $i > f$i; done; seq 100000 > big")
-	if got := b.tool("glob", m{"pattern": "many/f*"}); strings.Count(got, "\n") != 201 || !strings.Contains(got, "200 of 250") {
+	if got := b.tool("glob", m{"pattern": "many/f*"}); strings.Count(got, "\n") != 201 ||
+		!strings.Contains(got, "200 of 250") {
 		t.Errorf("glob of 250: %d lines", strings.Count(got, "\n"))
 	}
-	if got := b.tool("grep", m{"pattern": ".", "path": "many/big"}); len(got) > 101<<10 || !strings.Contains(got, "ended after") {
+	if got := b.tool("grep", m{"pattern": ".", "path": "many/big"}); len(got) > 101<<10 ||
+		!strings.Contains(got, "ended after") {
 		t.Errorf("grep of much: %d bytes", len(got))
 	}
 }
@@ -108,13 +120,18 @@ echo main > .git/config; echo main > node_modules/m.js; printf 'main\0' > bin; m
 // If this fails, a path of a model's choice blocks the guest or makes it act for the tool.
 func testFileRefusals(t *testing.T, r *rig) {
 	b := r.create(t)
-	b.sh("mkfifo pipe; mkdir dir; ln -s loop loop; ln -s /proc/self/environ envlink; ln -s /dev/zero zero; ln -s /proc/self/fd fds")
+	b.sh("mkfifo pipe; mkdir dir; ln -s loop loop; ln -s /proc/self/environ envlink; ln -s /dev/zero zero; ln -s " +
+		"/proc/self/fd fds")
 	for _, c := range []struct{ path, why string }{
-		{"none", "no such file"}, {"dir", "is a directory"}, {"pipe", "not a regular file"}, {"zero", "not a regular file"},
+		{"none", "no such file"}, {"dir", "is a directory"}, {"pipe", "not a regular file"}, {"zero",
+			"not a regular file"},
 		{"/dev/null", "not a regular file"}, {"loop", "symbolic link"}, {"envlink", "/proc"}, {"fds/3", "/proc"},
-		{"/proc/self/environ", "/proc"}, {"/proc/1/environ", "/proc"}, {"/proc/self/fd/3", "/proc"}, {"/proc/self/mem", "/proc"},
-		{"/proc/thread-self/root/etc/passwd", "/proc"}, {"/proc/sys/kernel/hostname", "/proc and /sys"}, {"dir/../none", "no such file"},
-		{"none/x", "no such file"}, {"", "required"}, {"a\x00b", "invalid argument"}, {strings.Repeat("x", 5000), "too long"},
+		{"/proc/self/environ", "/proc"}, {"/proc/1/environ", "/proc"}, {"/proc/self/fd/3", "/proc"}, {"/proc/self/mem",
+			"/proc"},
+		{"/proc/thread-self/root/etc/passwd", "/proc"}, {"/proc/sys/kernel/hostname", "/proc and /sys"}, {"dir/../none",
+			"no such file"},
+		{"none/x", "no such file"}, {"", "required"}, {"a\x00b", "invalid argument"}, {strings.Repeat("x", 5000),
+			"too long"},
 	} {
 		b.refuses("read", m{"file_path": c.path}, c.why)
 	}
@@ -164,7 +181,8 @@ func testTransfer(t *testing.T, r *rig) {
 		t.Errorf("Put from a broken reader: %v", err)
 	}
 	// The guest is told that the host gave up, and nobody waits until it has cleared up.
-	want(t, "no half file", b.sh("ls -A half 2>/dev/null; timeout 10 sh -c 'while ls -A | grep -q \"^.outboard\"; do :; done' && echo none"), "none\n")
+	want(t, "no half file", b.sh("ls -A half 2>/dev/null; timeout 10 sh -c 'while ls -A | grep -q \"^.outboard\"; "+
+		"do :; done' && echo none"), "none\n")
 }
 
 // If this fails, what a user uploaded does not arrive, or the tool passes its own file off as the user's.
@@ -303,7 +321,8 @@ n=; for i in $(seq 20); do n=${n}0123456789; done; mkdir $n; echo deep > $n/$n; 
 // If this fails, checkpoints miss changes, or grow with the workspace instead of with the change.
 func testSaveDelta(t *testing.T, r *rig) {
 	a := r.create(t)
-	a.sh("mkdir -p keep/x gone/y; head -c 1000000 /dev/urandom > keep/big; echo 1 > gone/y/f; echo 1 > f; ln f g; ln -s f s; echo 1 > kind")
+	a.sh("mkdir -p keep/x gone/y; head -c 1000000 /dev/urandom > keep/big; echo 1 > gone/y/f; echo 1 > f; ln f g; " +
+		"ln -s f s; echo 1 > kind")
 	_, full := a.save("", "c1")
 	steps := []string{
 		"echo 2 > f", // same length
@@ -356,8 +375,8 @@ func testSaveDelta(t *testing.T, r *rig) {
 	want(t, "Save without a label", refusal(err), guest.Invalid)
 }
 
-// If this fails, a file that takes a second to make, a terabyte of nothing, is read to its end before it is said that it cannot be saved;
-// or whoever asked does not learn that; or the sandbox is lost with it.
+// If this fails, a file that takes a second to make, a terabyte of nothing, is read to its end before it is said
+// that it cannot be saved; or whoever asked does not learn that; or the sandbox is lost with it.
 func testSaveTooLarge(t *testing.T, r *rig) {
 	a := r.create(t)
 	a.sh("head -c 3000000 /dev/urandom > a; truncate -s 1T b; echo c > c")
@@ -422,14 +441,16 @@ mkdir sub; for n in f g sub/h; do head -c 4096 /dev/zero > $n; done; (exec pytho
 	}
 	for _, wrote := range []string{"a", "b", "c"} {
 		has("f", wrote, "by a process that lives")
-		a.sh("kill -USR1 $!; [ " + wrote + " = c ] || until tail -n 1 /tmp/said | grep -qv 'wrote " + wrote + "'; do sleep 0.01; done")
+		a.sh("kill -USR1 $!; [ " + wrote + " = c ] || until tail -n 1 /tmp/said | grep -qv 'wrote " + wrote +
+			"'; do sleep 0.01; done")
 	}
 	a.sh("wait $!; python3 /tmp/once.py g d")
 	has("g", "d", "by a process that is gone")
 	a.sh("mv sub elsewhere; python3 /tmp/once.py elsewhere/h e; mv elsewhere sub")
 	has("sub/h", "e", "while its directory had another name")
 	a.sh(`(exec python3 /tmp/unmapped.py > /tmp/said) & until grep -q opened /tmp/said; do sleep 0.01; done`)
-	if saved, tar := a.save(base, "opened"); saved.Changed { // a kernel that gives no times for this cannot know that it was not written
+	// a kernel that gives no times for this cannot know that it was not written
+	if saved, tar := a.save(base, "opened"); saved.Changed {
 		base, tars = "opened", append(tars, tar)
 	}
 	if saved, _ := a.save(base, "still"); saved.Changed {
@@ -447,7 +468,8 @@ mkdir sub; for n in f g sub/h; do head -c 4096 /dev/zero > $n; done; (exec pytho
 	}
 }
 
-// If this fails, more directories than a kernel of its own can watch end the sandbox or its checkpoints, or hide what is written there.
+// If this fails, more directories than a kernel of its own can watch end the sandbox or its checkpoints, or hide
+// what is written there.
 func testSaveMany(t *testing.T, r *rig) {
 	a := r.create(t)
 	if res := a.run(a.bash("type python3")); res.ExitCode == nil || *res.ExitCode != 0 {
@@ -520,6 +542,7 @@ func testLoadRefusals(t *testing.T, r *rig) {
 		}
 	}
 	b.load("good", full)
-	want(t, "after all that", b.sh("cat f; ls -d /outboard-escape* /tmp/outboard-escape* 2>/dev/null | wc -l"), "safe\n0\n")
+	want(t, "after all that", b.sh("cat f; ls -d /outboard-escape* /tmp/outboard-escape* 2>/dev/null | wc -l"),
+		"safe\n0\n")
 	want(t, "Load without a label", refusal(b.Load(ctx(t), "", bytes.NewReader(full))), guest.Invalid)
 }

@@ -47,10 +47,14 @@ func forged(t *testing.T) map[string][]byte {
 		"through a rel link": pack(link("workspace/out", "../../../../tmp"), file("workspace/out/outboard-escape")),
 		"root as a link":     pack(link("workspace", "/tmp"), file("workspace/outboard-escape")),
 		"root as a file":     pack(file("workspace")),
-		"hard link outside":  pack(&tar.Header{Typeflag: tar.TypeLink, Name: "workspace/passwd", Linkname: "etc/passwd"}),
-		"hard link dotdot":   pack(&tar.Header{Typeflag: tar.TypeLink, Name: "workspace/passwd", Linkname: "workspace/../etc/passwd"}),
-		"hard link through":  pack(link("workspace/e", "/etc"), &tar.Header{Typeflag: tar.TypeLink, Name: "workspace/p", Linkname: "workspace/e/passwd"}),
-		"device":             pack(&tar.Header{Typeflag: tar.TypeChar, Name: "workspace/null", Devmajor: 1, Devminor: 3}),
+		"hard link outside": pack(&tar.Header{Typeflag: tar.TypeLink, Name: "workspace/passwd",
+			Linkname: "etc/passwd"}),
+		"hard link dotdot": pack(&tar.Header{Typeflag: tar.TypeLink, Name: "workspace/passwd",
+			Linkname: "workspace/../etc/passwd"}),
+		"hard link through": pack(link("workspace/e", "/etc"), &tar.Header{Typeflag: tar.TypeLink, Name: "workspace/p",
+			Linkname: "workspace/e/passwd"}),
+		"device": pack(&tar.Header{Typeflag: tar.TypeChar, Name: "workspace/null", Devmajor: 1,
+			Devminor: 3}),
 		"block device":       pack(&tar.Header{Typeflag: tar.TypeBlock, Name: "workspace/disk", Devmajor: 8}),
 		"a file as a parent": pack(file("workspace/f"), file("workspace/f/outboard-escape")),
 		"delete outside":     pack(&tar.Header{Typeflag: tar.TypeReg, Name: ".outboard/deleted", Size: 7}),
@@ -103,7 +107,8 @@ func testLoadLinks(t *testing.T, r *rig) {
 	}
 	want(t, "names", b.sh("stat -c '%n %F %a' f* p*; readlink l l2; [ f -ef f2 ] && echo one file"),
 		"f regular file 640\nf2 regular file 640\np fifo 620\np2 fifo 620\nf\nf\none file\n")
-	want(t, "both pipes", b.sh("for p in p p2; do (timeout 20 cat $p & timeout 20 sh -c \"echo through $p > $p\"; wait); done"), "through p\nthrough p2\n")
+	want(t, "both pipes", b.sh("for p in p p2; do (timeout 20 cat $p & timeout 20 sh -c \"echo through $p > $p\"; "+
+		"wait); done"), "through p\nthrough p2\n")
 	_, again := b.save("", "whole")
 	c := r.create(t)
 	c.load("again", again)

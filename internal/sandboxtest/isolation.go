@@ -87,24 +87,27 @@ func testMemory(t *testing.T, r *rig) {
 	want(t, "after it", strings.HasSuffix(b.sh("echo alive"), "alive\n"), true)
 }
 
-// If this fails, a program that the limit on memory ended is told by exit code 137 alone, as one that somebody killed, or the limit is blamed for
-// what it did not do.
+// If this fails, a program that the limit on memory ended is told by exit code 137 alone, as one that somebody
+// killed, or the limit is blamed for what it did not do.
 func testMemoryTold(t *testing.T, r *rig) {
 	if !holds(r, "memory") {
 		return
 	}
 	const limit = 128 << 20
 	b := r.create(t, func(s *sandbox.Spec) { s.Limits.MemoryBytes = limit })
-	const hog = "head -c 110000000 /dev/zero | tail -c 100000000 | tail -c 100000000 | wc -c" // two programs, each of which may have that much
+	// two programs, each of which may have that much
+	const hog = "head -c 110000000 /dev/zero | tail -c 100000000 | tail -c 100000000 | wc -c"
 	want(t, "an ordinary call", b.run(b.bash("true")).MemoryLimit, 0)
 	want(t, "a call that was killed", b.run(b.bash("sh -c 'kill -9 $$'")).MemoryLimit, 0)
 	want(t, "a call that hit the limit", b.run(b.bash(hog)).MemoryLimit, limit)
 	want(t, "the call after it", b.run(b.bash("sh -c 'kill -9 $$'")).MemoryLimit, 0)
-	c := b.bash("until [ -e go ]; do sleep 0.02; done; " + hog) // it is waited for by another request than the one that starts it
+	// it is waited for by another request than the one that starts it
+	c := b.bash("until [ -e go ]; do sleep 0.02; done; " + hog)
 	if _, err := b.Start(ctx(t), c); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "a process that was killed", b.start(guest.ProcessStart{Argv: shell("kill -9 $$")}).wait(), guest.ProcessExit{Code: -1, Signal: 9})
+	want(t, "a process that was killed", b.start(guest.ProcessStart{Argv: shell("kill -9 $$")}).wait(),
+		guest.ProcessExit{Code: -1, Signal: 9})
 	beside := b.call("write", map[string]any{"file_path": "go", "content": ""})
 	beside.Shell = "beside"
 	b.run(beside)
@@ -116,20 +119,23 @@ func testMemoryTold(t *testing.T, r *rig) {
 	defer late.Close()
 	res, err := late.Wait(ctx(t), c.Key, c.Epoch)
 	if err != nil || res.State != guest.StateDone || res.MemoryLimit != 0 {
-		t.Errorf("who came when all was over is told of what it cannot know: %s, limit %d, %v", show(res), res.MemoryLimit, err)
+		t.Errorf("who came when all was over is told of what it cannot know: %s, limit %d, %v", show(res),
+			res.MemoryLimit, err)
 	}
 	want(t, "a process that hit the limit", b.start(guest.ProcessStart{Argv: shell(hog)}).wait().MemoryLimit, limit)
 	b.serves(r)
 }
 
-// If this fails, many processes, of which none is as large as the guest, have the kernel end the guest, and the sandbox with it.
+// If this fails, many processes, of which none is as large as the guest, have the kernel end the guest, and the
+// sandbox with it.
 func testMemoryOfMany(t *testing.T, r *rig) {
 	if !holds(r, "memory") {
 		return
 	}
 	b := r.create(t, func(s *sandbox.Spec) { s.Limits.MemoryBytes = 128 << 20 })
 	many := func(n int) string {
-		return fmt.Sprintf("bash -c 'for i in $(seq %d); do (x=$(head -c 4000000 /dev/zero | tr \"\\\\0\" x); sleep 2; echo ${#x}) & done; wait' 2>&1", n)
+		return fmt.Sprintf("bash -c 'for i in $(seq %d); do (x=$(head -c 4000000 /dev/zero | tr \"\\\\0\" x); sleep "+
+			"2; echo ${#x}) & done; wait' 2>&1", n)
 	}
 	want(t, "what fits", b.sh(many(3)), strings.Repeat("4000000\n", 3))
 	if out := b.ends(many(40), 30*time.Second).Output; strings.Count(string(out), "4000000\n") == 40 {
@@ -145,7 +151,8 @@ func testPids(t *testing.T, r *rig) {
 	}
 	b := r.create(t, func(s *sandbox.Spec) { s.Limits.Pids = 64 })
 	want(t, "what fits", b.sh("seq 10 | xargs -P 10 -n 1 sh -c 'sleep 0.01; echo x' | wc -l"), "10\n")
-	// Not xargs, which waits for a free process instead of failing; some shells try again for a while before they give up.
+	// Not xargs, which waits for a free process instead of failing; some shells try again for a while before
+	// they give up.
 	out := b.sh("sh -c 'for i in $(seq 300); do sleep 5 & done; wait' 2>&1 || true")
 	if !strings.Contains(out, "fork") {
 		t.Errorf("300 processes in a sandbox of 64: %.200q", out)
@@ -177,7 +184,8 @@ func testCPU(t *testing.T, r *rig) {
 	}
 }
 
-// If this fails, programs choose their heaps and numbers of threads for the host, and are killed at the sandbox's limit.
+// If this fails, programs choose their heaps and numbers of threads for the host, and are killed at the
+// sandbox's limit.
 func testSize(t *testing.T, r *rig) {
 	if r.p.Capabilities().Isolation == "none" {
 		return
@@ -185,9 +193,11 @@ func testSize(t *testing.T, r *rig) {
 	const memory = 512 << 20
 	b := r.create(t, func(s *sandbox.Spec) { s.Limits.MemoryBytes, s.Limits.CPUs = memory, 1 })
 	want(t, "meminfo", b.sh("awk '/^MemTotal:/ {print $2 * 1024}' /proc/meminfo"), "536870912\n")
-	want(t, "meminfo's free", b.sh("awk '/^Mem(Free|Available):/ && $2 > 0 && $2 <= 524288 {n++} END {print n}' /proc/meminfo"), "2\n")
+	want(t, "meminfo's free", b.sh("awk '/^Mem(Free|Available):/ && $2 > 0 && $2 <= 524288 {n++} END {print n}' "+
+		"/proc/meminfo"), "2\n")
 	want(t, "processors", b.sh("nproc"), "1\n")
-	want(t, "the control group", b.sh("cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/cpu.max"), "536870912\n536870912\n100000 100000\n")
+	want(t, "the control group", b.sh("cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes "+
+		"/sys/fs/cgroup/cpu.max"), "536870912\n536870912\n100000 100000\n")
 	b.fails("echo max > /sys/fs/cgroup/memory.max")
 	b.fails("echo x > /proc/meminfo")
 	b.fails("mkdir /sys/fs/cgroup/mine")
@@ -195,7 +205,8 @@ func testSize(t *testing.T, r *rig) {
 	for _, c := range []struct{ program, command, most string }{
 		{"python3", `python3 -c 'import os; print(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), os.cpu_count())'`, "536870912 1"},
 		{"java", `java -XX:+PrintFlagsFinal -version 2>/dev/null | awk '$2 == "MaxHeapSize" {print ($4 <= 268435456) ? "fits" : $4}'`, "fits"},
-		{"node", `node -p 'require("v8").getHeapStatistics().heap_size_limit <= 536870912 ? "fits" : "too large"'`, "fits"},
+		{"node", `node -p 'require("v8").getHeapStatistics().heap_size_limit <= 536870912 ? "fits" : "too large"'`,
+			"fits"},
 		{"free", `free -b | awk '/^Mem:/ {print $2}'`, "536870912"},
 	} {
 		if strings.TrimSpace(b.sh("type "+c.program+" >/dev/null 2>&1 && echo there || true")) == "there" {
@@ -214,7 +225,8 @@ func testIdentity(t *testing.T, r *rig) {
 	b := r.create(t)
 	want(t, "the tool is not root", b.sh("[ $(id -u) != 0 ] && echo ok"), "ok\n")
 	want(t, "no groups of the guest", b.sh("[ \"$(id -G)\" = \"$(id -g)\" ] && echo ok"), "ok\n")
-	want(t, "no capability", b.sh("grep -E '^Cap(Prm|Eff|Amb)' /proc/self/status | grep -v 0000000000000000 || echo none"), "none\n")
+	want(t, "no capability", b.sh("grep -E '^Cap(Prm|Eff|Amb)' /proc/self/status | grep -v 0000000000000000 || echo "+
+		"none"), "none\n")
 	b.fails("kill -9 1")
 	b.fails("cat /proc/1/environ")
 	b.fails("ls -l /proc/1/fd")
@@ -268,7 +280,8 @@ func testIsolation(t *testing.T, r *rig) {
 	b.fails("kill -0 " + fmt.Sprint(os.Getpid()))
 	a.sh("echo secret > /tmp/neighbour; echo secret > neighbour; sleep 1000 >/dev/null 2>&1 & true")
 	b.fails("cat /tmp/neighbour neighbour")
-	want(t, "processes of the neighbour", b.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep [1]000' || true"), "0\n")
+	want(t, "processes of the neighbour", b.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep [1]000' || "+
+		"true"), "0\n")
 	want(t, "process 1 is the guest", b.sh("[ $(ls -d /proc/[0-9]* | wc -l) -lt 20 ] && echo ok"), "ok\n")
 	b.fails("echo x > /usr/outboard-probe")
 	b.fails("echo some 500000 1000000 > /proc/pressure/memory")

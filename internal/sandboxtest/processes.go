@@ -122,7 +122,8 @@ func shell(command string) []string { return []string{"/bin/bash", "-c", command
 // If this fails, a process started for a client is not what was asked for, or its outputs are mixed up.
 func testProcess(t *testing.T, r *rig) {
 	b := r.create(t)
-	x := b.start(guest.ProcessStart{Argv: shell(`echo out; echo err >&2; echo "$A:$OUTBOARD_SUITE:$HOME"; pwd; exit 7`), Env: map[string]string{"A": "b c"}})
+	x := b.start(guest.ProcessStart{Argv: shell(`echo out; echo err >&2; echo "$A:$OUTBOARD_SUITE:$HOME"; pwd; exit 7`),
+		Env: map[string]string{"A": "b c"}})
 	want(t, "exit code", x.wait(), guest.ProcessExit{Code: 7})
 	home, _, _ := strings.Cut(strings.Split(x.stdout.String(), "\n")[1][len("b c:value from the spec:"):], "\n")
 	want(t, "stdout", x.stdout.String(), "out\nb c:value from the spec:"+home+"\n"+home+"\n")
@@ -143,26 +144,31 @@ func testProcess(t *testing.T, r *rig) {
 	if err := b.InputProcess(ctx(t), x.ref(), strings.NewReader("x")); refusal(err) != guest.Conflict {
 		t.Errorf("input for a process that has ended: %v", err)
 	}
-	want(t, "input that nobody asked for", b.start(guest.ProcessStart{Argv: []string{"cat"}}).wait(), guest.ProcessExit{})
+	want(t, "input that nobody asked for", b.start(guest.ProcessStart{Argv: []string{"cat"}}).wait(),
+		guest.ProcessExit{})
 
 	x = b.start(guest.ProcessStart{Argv: []string{"/bin/bash", "-c", "kill -USR1 $$"}})
 	want(t, "a signal", x.wait(), guest.ProcessExit{Code: -1, Signal: int(syscall.SIGUSR1)})
-	want(t, "making a directory at home", b.start(guest.ProcessStart{Argv: shell("mkdir -p sub")}).wait(), guest.ProcessExit{})
+	want(t, "making a directory at home", b.start(guest.ProcessStart{Argv: shell("mkdir -p sub")}).wait(),
+		guest.ProcessExit{})
 	for cwd, below := range map[string]string{"~": "", "~/": "", "~/sub": "/sub", "sub": "/sub", "~/sub/..": ""} {
 		x := b.start(guest.ProcessStart{Argv: shell("pwd"), Cwd: cwd})
 		want(t, "exit in "+cwd, x.wait(), guest.ProcessExit{})
 		want(t, "where "+cwd+" is", strings.TrimSpace(x.stdout.String()), home+below)
 	}
 	for what, p := range map[string]guest.ProcessStart{
-		"a directory that is not there": {Argv: shell("true"), Cwd: "/nowhere"}, "one not there at home": {Argv: shell("true"), Cwd: "~/nowhere"},
-		"another's home": {Argv: shell("true"), Cwd: "~root"}, "a program that is not there": {Argv: []string{"no-such-program"}},
+		"a directory that is not there": {Argv: shell("true"),
+			Cwd: "/nowhere"}, "one not there at home": {Argv: shell("true"), Cwd: "~/nowhere"},
+		"another's home": {Argv: shell("true"),
+			Cwd: "~root"}, "a program that is not there": {Argv: []string{"no-such-program"}},
 		"nothing": {}, "an endless tag": {Argv: shell("true"), Tag: strings.Repeat("x", 1000)},
 	} {
 		if _, _, err := b.StartProcess(ctx(t), p, nil); refusal(err) != guest.Invalid {
 			t.Errorf("starting %s: %v", what, err)
 		}
 	}
-	if _, _, err := b.StartProcess(ctx(t), guest.ProcessStart{Argv: shell("true"), User: "nobody-knows"}, nil); refusal(err) != guest.Denied {
+	if _, _, err := b.StartProcess(ctx(t), guest.ProcessStart{Argv: shell("true"), User: "nobody-knows"},
+		nil); refusal(err) != guest.Denied {
 		t.Errorf("an unknown user: %v", err)
 	}
 	if err := b.SignalProcess(ctx(t), guest.ProcessRef{Pid: 1 << 20}, 15); refusal(err) != guest.NotFound {
@@ -173,7 +179,8 @@ func testProcess(t *testing.T, r *rig) {
 // If this fails, a client that comes back has lost its process, or misses or repeats a part of its output.
 func testProcessAttach(t *testing.T, r *rig) {
 	b := r.create(t)
-	pid, _, err := b.StartProcess(ctx(t), guest.ProcessStart{Argv: shell("echo one; read x; echo two; read x; exit 3"), Stdin: true}, nil)
+	pid, _, err := b.StartProcess(ctx(t), guest.ProcessStart{Argv: shell("echo one; read x; echo two; read x; exit 3"),
+		Stdin: true}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +220,8 @@ func testProcessAttach(t *testing.T, r *rig) {
 	want(t, "who sees it from the start", whole.stdout.String(), "one\ntwo\n")
 	want(t, "who came late", late.stdout.String(), "two\n")
 	after := newHeard()
-	if exit, err := b.AttachProcess(ctx(t), ref, guest.FromStart, after.event); err != nil || exit.Code != 3 || after.stdout.String() != "one\ntwo\n" {
+	if exit, err := b.AttachProcess(ctx(t), ref, guest.FromStart, after.event); err != nil || exit.Code != 3 ||
+		after.stdout.String() != "one\ntwo\n" {
 		t.Errorf("attached after the end: %+v, %v, %q", exit, err, after.stdout.String())
 	}
 	list, err := b.Processes(ctx(t))
@@ -222,7 +230,8 @@ func testProcessAttach(t *testing.T, r *rig) {
 	}
 }
 
-// If this fails, a process that is to end with its client outlives one that was killed, or one that is to outlive it does not.
+// If this fails, a process that is to end with its client outlives one that was killed, or one that is to
+// outlive it does not.
 func testProcessHangUp(t *testing.T, r *rig) {
 	b := r.create(t)
 	conn, err := r.p.Open(ctx(t), b.spec.ID)
@@ -231,8 +240,10 @@ func testProcessHangUp(t *testing.T, r *rig) {
 	}
 	second := &box{Sandbox: conn, t: t, spec: b.spec}
 	loop := shell("echo here; while :; do sleep 0.01; done")
-	bound, free := second.start(guest.ProcessStart{Argv: loop, HangUp: true}), second.start(guest.ProcessStart{Argv: loop})
-	reads := second.start(guest.ProcessStart{Argv: shell("trap '' HUP; echo here; read x; exit 5"), Stdin: true, HangUp: true})
+	bound, free := second.start(guest.ProcessStart{Argv: loop,
+		HangUp: true}), second.start(guest.ProcessStart{Argv: loop})
+	reads := second.start(guest.ProcessStart{Argv: shell("trap '' HUP; echo here; read x; exit 5"), Stdin: true,
+		HangUp: true})
 	for _, p := range []*process{bound, free, reads} {
 		p.until(t, "here")
 	}
@@ -243,7 +254,8 @@ func testProcessHangUp(t *testing.T, r *rig) {
 	if err != nil || exit.Signal != int(syscall.SIGHUP) {
 		t.Errorf("the client is gone: %+v, %v", exit, err)
 	}
-	if exit, err := b.AttachProcess(ctx(t), reads.ref(), guest.FromStart, newHeard().event); err != nil || exit.Code != 5 {
+	if exit, err := b.AttachProcess(ctx(t), reads.ref(), guest.FromStart, newHeard().event); err != nil ||
+		exit.Code != 5 {
 		t.Errorf("one that goes by the end of its input: %+v, %v", exit, err)
 	}
 	if err := b.SignalProcess(ctx(t), free.ref(), int(syscall.SIGKILL)); err != nil {
@@ -260,7 +272,8 @@ func testProcessOutput(t *testing.T, r *rig) {
 	const lines = 1_000_000
 	x := b.start(guest.ProcessStart{Argv: shell(fmt.Sprintf("seq %d; echo done >&2", lines))})
 	want(t, "exit", x.wait(), guest.ProcessExit{})
-	if got := bytes.Count(x.stdout.Bytes(), []byte("\n")); got != lines || x.lost || !bytes.HasSuffix(x.stdout.Bytes(), []byte("\n1000000\n")) {
+	if got := bytes.Count(x.stdout.Bytes(), []byte("\n")); got != lines || x.lost ||
+		!bytes.HasSuffix(x.stdout.Bytes(), []byte("\n1000000\n")) {
 		t.Errorf("%d of %d lines, lost %v", got, lines, x.lost)
 	}
 	want(t, "stderr", x.stderr.String(), "done\n")
@@ -268,7 +281,8 @@ func testProcessOutput(t *testing.T, r *rig) {
 	if _, err := b.AttachProcess(ctx(t), x.ref(), guest.FromStart, late.event); err != nil {
 		t.Fatal(err)
 	}
-	if n := late.stdout.Len(); !late.lost || n == 0 || n > 1<<20 || !bytes.HasSuffix(x.stdout.Bytes(), late.stdout.Bytes()) {
+	if n := late.stdout.Len(); !late.lost || n == 0 || n > 1<<20 || !bytes.HasSuffix(x.stdout.Bytes(),
+		late.stdout.Bytes()) {
 		t.Errorf("replayed %d bytes, lost %v", n, late.lost)
 	}
 }
@@ -276,7 +290,8 @@ func testProcessOutput(t *testing.T, r *rig) {
 // If this fails, an interactive program does not find a terminal.
 func testTerminal(t *testing.T, r *rig) {
 	b := r.create(t)
-	x := b.start(guest.ProcessStart{Argv: []string{"/bin/bash", "--norc", "-i"}, Terminal: &guest.Size{Cols: 91, Rows: 17}, Env: map[string]string{"PS1": "> ", "TERM": "xterm"}})
+	x := b.start(guest.ProcessStart{Argv: []string{"/bin/bash", "--norc", "-i"},
+		Terminal: &guest.Size{Cols: 91, Rows: 17}, Env: map[string]string{"PS1": "> ", "TERM": "xterm"}})
 	say := func(line string) {
 		t.Helper()
 		if err := b.InputProcess(ctx(t), x.ref(), strings.NewReader(line)); err != nil {
@@ -285,7 +300,8 @@ func testTerminal(t *testing.T, r *rig) {
 	}
 	say("stty size; test -t 2 && echo is-a-\"terminal\"\n")
 	x.until(t, "17 91\r\n")
-	// Readline reads the terminal's size and sets it again as it makes its prompt: a size given in between would be taken back.
+	// Readline reads the terminal's size and sets it again as it makes its prompt: a size given in between would
+	// be taken back.
 	x.matches(t, `is-a-terminal\r\n(?s:.*)> $`)
 	if err := b.ResizeProcess(ctx(t), x.ref(), guest.Size{Cols: 120, Rows: 40}); err != nil {
 		t.Fatalf("ResizeProcess: %v", err)
@@ -342,17 +358,21 @@ func testProcessUser(t *testing.T, r *rig) {
 		return
 	}
 	b := r.create(t)
-	x := b.start(guest.ProcessStart{Argv: shell("[ $(id -u) != 0 ] && echo not root; id -un; echo $HOME $USER; grep CapEff /proc/self/status")})
+	x := b.start(guest.ProcessStart{Argv: shell("[ $(id -u) != 0 ] && echo not root; id -un; echo $HOME $USER; grep " +
+		"CapEff /proc/self/status")})
 	x.wait()
 	want(t, "the default user", x.stdout.String(), "not root\nuser\n/home/user user\nCapEff:\t0000000000000000\n")
-	x = b.start(guest.ProcessStart{Argv: shell("id -u; echo $HOME $USER; grep -E 'CapEff|CapPrm|CapBnd' /proc/self/status | cut -f2; echo x > /etc/by-root && cat /etc/by-root; readlink /proc/1/fd/3 || echo no; ls /proc/1/root/ /proc/1/fd/5/ || echo no; cat /proc/1/environ /proc/1/mem || echo no"), User: "root"})
+	x = b.start(guest.ProcessStart{Argv: shell("id -u; echo $HOME $USER; grep -E 'CapEff|CapPrm|CapBnd' " +
+		"/proc/self/status | cut -f2; echo x > /etc/by-root && cat /etc/by-root; readlink /proc/1/fd/3 || echo no; " +
+		"ls /proc/1/root/ /proc/1/fd/5/ || echo no; cat /proc/1/environ /proc/1/mem || echo no"), User: "root"})
 	x.wait()
 	want(t, "root", x.stdout.String(), "0\n/root root\n"+strings.Repeat("0000000000000000\n", 3)+"x\nno\nno\nno\n")
 	b.fails("echo y > /etc/by-root")
 	if !hostsKernel(r) {
 		return // memory is its own affair there
 	}
-	x = b.start(guest.ProcessStart{Argv: shell("echo 900 > /proc/1/oom_score_adj; echo 15 > /proc/1/oom_adj; echo 1000 > /proc/self/oom_score_adj && cat /proc/1/oom_score_adj"), User: "root"})
+	x = b.start(guest.ProcessStart{Argv: shell("echo 900 > /proc/1/oom_score_adj; echo 15 > /proc/1/oom_adj; echo " +
+		"1000 > /proc/self/oom_score_adj && cat /proc/1/oom_score_adj"), User: "root"})
 	x.wait()
 	want(t, "who ends first when memory does", x.stdout.String(), "200\n")
 }
@@ -380,7 +400,8 @@ func testHalfClose(t *testing.T, b *box, port uint16) {
 	}
 }
 
-// testCutOff has a connection end under a client: by the program on the port, the control, and by the end of who passes it on.
+// testCutOff has a connection end under a client: by the program on the port, the control, and by the end of who
+// passes it on.
 func testCutOff(t *testing.T, r *rig, b *box, port uint16) {
 	t.Helper()
 	through, err := r.p.Open(ctx(t), b.spec.ID)
@@ -405,7 +426,8 @@ func testCutOff(t *testing.T, r *rig, b *box, port uint16) {
 		} else if err := through.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := conn.Read(make([]byte, 1)); n != 0 || (err == io.EOF) == cut || errors.Is(err, os.ErrDeadlineExceeded) {
+		if n, err := conn.Read(make([]byte, 1)); n != 0 || (err == io.EOF) == cut ||
+			errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("cut off %v: it ends with %v", cut, err)
 		}
 	}

@@ -20,8 +20,8 @@ while True:
     assert rename(-100, b"d", -100, b"dl", exchange) == 0 and rename(-100, b"f", -100, b"fl", exchange) == 0
 `
 
-// If this fails, a program that exchanges files for links while a client opens them reaches files that only the guest may: reading
-// what no tool can read, or writing where none can write.
+// If this fails, a program that exchanges files for links while a client opens them reaches files that only the
+// guest may: reading what no tool can read, or writing where none can write.
 func testRaces(t *testing.T, r *rig) {
 	if !r.p.Capabilities().SeparateID {
 		t.Log("tools share the guest's identity here: there is nothing that only the guest may")
@@ -31,7 +31,8 @@ func testRaces(t *testing.T, r *rig) {
 	if res := b.run(b.bash("type python3")); res.ExitCode == nil || *res.ExitCode != 0 {
 		t.Skip("no python3 inside")
 	}
-	made := b.start(guest.ProcessStart{Argv: shell("printf outside > /etc/only-root; chmod 600 /etc/only-root; chmod 755 /home/user; stat -c %a /etc/only-root"), User: "root"})
+	made := b.start(guest.ProcessStart{Argv: shell("printf outside > /etc/only-root; chmod 600 /etc/only-root; " +
+		"chmod 755 /home/user; stat -c %a /etc/only-root"), User: "root"})
 	made.wait()
 	want(t, "made by root", made.stdout.String(), "600\n")
 	want(t, "the control: it is there to be read", b.readFile("/etc/only-root", 0, 0), "outside")
@@ -53,7 +54,8 @@ func testRaces(t *testing.T, r *rig) {
 		case 2:
 			err = b.Get(ctx(t), "/home/user/w/f", &out)
 		case 3:
-			if _, err = b.WriteFile(ctx(t), ref("/home/user/w/d/only-root"), nil, strings.NewReader("inside")); err == nil {
+			if _, err = b.WriteFile(ctx(t), ref("/home/user/w/d/only-root"), nil,
+				strings.NewReader("inside")); err == nil {
 				written++
 			}
 		}
@@ -70,7 +72,8 @@ func testRaces(t *testing.T, r *rig) {
 			t.Fatalf("open %d gave %q", i, got)
 		}
 	}
-	if err := b.SignalProcess(ctx(t), swap.ref(), 9); err != nil { // it would have ended by itself had an exchange failed
+	// it would have ended by itself had an exchange failed
+	if err := b.SignalProcess(ctx(t), swap.ref(), 9); err != nil {
 		t.Errorf("what exchanges is over: %v, %s", err, swap.stderr.String())
 	}
 	swap.wait()

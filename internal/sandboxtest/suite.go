@@ -26,10 +26,12 @@ type Config struct {
 	Kill func(p sandbox.Provider, id outboard.SandboxID) error
 	// NoPaths says that commands inside do not find the sandbox's directories under their names (see Bare).
 	NoPaths bool
-	// OwnKernel says that each sandbox has a kernel of its own, in user space. Processes start many times slower than on the host, so the suite
-	// makes fewer of them; and there is no filter of system calls, which would protect a kernel that others use.
+	// OwnKernel says that each sandbox has a kernel of its own, in user space. Processes start many times slower
+	// than on the host, so the suite makes fewer of them; and there is no filter of system calls, which would
+	// protect a kernel that others use.
 	OwnKernel bool
-	// Part, when set, chooses what to run by name: under the race detector a provider of which there are many like it runs a few.
+	// Part, when set, chooses what to run by name: under the race detector a provider of which there are many
+	// like it runs a few.
 	Part func(name string) bool
 }
 
@@ -41,8 +43,9 @@ func (c Config) many(n int) int {
 	return n
 }
 
-// patience bounds every single operation of the suite, so that what hangs is named. The longest makes 3,000 processes one after the other, which
-// takes half a minute on a busy machine whose processors are slow to make any.
+// patience bounds every single operation of the suite, so that what hangs is named. The longest makes 3,000
+// processes one after the other, which takes half a minute on a busy machine whose processors are slow to make
+// any.
 const patience = 3 * time.Minute
 
 // Run runs the conformance suite. Parts that need a capability run when the provider claims it.
@@ -52,21 +55,33 @@ func Run(t *testing.T, c Config) {
 		test func(*testing.T, *rig)
 	}{
 		{"Create", testCreate}, {"Open", testOpen}, {"Destroy", testDestroy}, {"Lost", testLost},
-		{"Start", testStart}, {"Follow", testFollow}, {"Refusals", testRefusals}, {"Duplicates", testDuplicates}, {"Tombstone", testTombstone},
+		{"Start", testStart}, {"Follow", testFollow}, {"Refusals", testRefusals}, {"Duplicates",
+			testDuplicates}, {"Tombstone", testTombstone},
 		{"Ack", testAck}, {"Reattach", testReattach}, {"Parallel", testParallel}, {"Canceled", testCanceled},
-		{"Shell", testShell}, {"ShellExit", testShellExit}, {"ShellRestart", testShellRestart}, {"Environment", testEnvironment},
-		{"Background", testBackground}, {"Timeout", testTimeout}, {"Kill", testKill}, {"Output", testOutput}, {"Exec", testExec},
-		{"FileTools", testFileTools}, {"EditTool", testEditTool}, {"SearchTools", testSearchTools}, {"FileRefusals", testFileRefusals},
-		{"Transfer", testTransfer}, {"Uploads", testUploads}, {"List", testList}, {"SaveLoad", testSaveLoad}, {"SaveDelta", testSaveDelta},
-		{"SaveMapped", testSaveMapped}, {"SaveMany", testSaveMany}, {"SaveTooLarge", testSaveTooLarge}, {"SaveAttrs", testSaveAttrs}, {"SaveHostile", testSaveHostile},
+		{"Shell", testShell}, {"ShellExit", testShellExit}, {"ShellRestart", testShellRestart}, {"Environment",
+			testEnvironment},
+		{"Background", testBackground}, {"Timeout", testTimeout}, {"Kill", testKill}, {"Output", testOutput}, {"Exec",
+			testExec},
+		{"FileTools", testFileTools}, {"EditTool", testEditTool}, {"SearchTools", testSearchTools}, {"FileRefusals",
+			testFileRefusals},
+		{"Transfer", testTransfer}, {"Uploads", testUploads}, {"List", testList}, {"SaveLoad",
+			testSaveLoad}, {"SaveDelta", testSaveDelta},
+		{"SaveMapped", testSaveMapped}, {"SaveMany", testSaveMany}, {"SaveTooLarge", testSaveTooLarge}, {"SaveAttrs",
+			testSaveAttrs}, {"SaveHostile", testSaveHostile},
 		{"LoadRefusals", testLoadRefusals}, {"LoadAttrs", testLoadAttrs}, {"LoadLinks", testLoadLinks},
-		{"Process", testProcess}, {"ProcessAttach", testProcessAttach}, {"ProcessHangUp", testProcessHangUp}, {"ProcessOutput", testProcessOutput}, {"Terminal", testTerminal},
-		{"ProcessEnd", testProcessEnd}, {"ProcessUser", testProcessUser}, {"DialPort", testDialPort}, {"Entries", testEntries},
+		{"Process", testProcess}, {"ProcessAttach", testProcessAttach}, {"ProcessHangUp",
+			testProcessHangUp}, {"ProcessOutput", testProcessOutput}, {"Terminal", testTerminal},
+		{"ProcessEnd", testProcessEnd}, {"ProcessUser", testProcessUser}, {"DialPort", testDialPort}, {"Entries",
+			testEntries},
 		{"EntryLinks", testEntryLinks}, {"EntryWhole", testEntryWhole}, {"Races", testRaces}, {"Watch", testWatch},
-		{"Freeze", testFreeze}, {"Memory", testMemory}, {"MemoryTold", testMemoryTold}, {"MemoryOfMany", testMemoryOfMany}, {"Pids", testPids}, {"Disk", testDisk}, {"CPU", testCPU}, {"Size", testSize},
-		{"ForkBomb", testForkBomb}, {"Zombies", testZombies}, {"Files", testFiles}, {"LogFlood", testLogFlood}, {"DeepTree", testDeepTree},
-		{"KernelObjects", testKernelObjects}, {"SocketBuffers", testSocketBuffers}, {"Terminals", testTerminals}, {"Shares", testShares},
-		{"Neighbours", testNeighbours}, {"OddNames", testOddNames}, {"PidReuse", testPidReuse}, {"Identity", testIdentity}, {"Network", testNetwork}, {"Isolation", testIsolation},
+		{"Freeze", testFreeze}, {"Memory", testMemory}, {"MemoryTold", testMemoryTold}, {"MemoryOfMany",
+			testMemoryOfMany}, {"Pids", testPids}, {"Disk", testDisk}, {"CPU", testCPU}, {"Size", testSize},
+		{"ForkBomb", testForkBomb}, {"Zombies", testZombies}, {"Files", testFiles}, {"LogFlood",
+			testLogFlood}, {"DeepTree", testDeepTree},
+		{"KernelObjects", testKernelObjects}, {"SocketBuffers", testSocketBuffers}, {"Terminals",
+			testTerminals}, {"Shares", testShares},
+		{"Neighbours", testNeighbours}, {"OddNames", testOddNames}, {"PidReuse", testPidReuse}, {"Identity",
+			testIdentity}, {"Network", testNetwork}, {"Isolation", testIsolation},
 	} {
 		if c.Part != nil && !c.Part(part.name) {
 			continue
@@ -138,7 +153,8 @@ func (b *box) call(op string, input any) guest.Start {
 	}
 	b.keys++
 	return guest.Start{
-		Key: fmt.Sprintf("%s/call_%d", b.spec.ID, b.keys), Epoch: 1, Generation: b.spec.Generation, Digest: "digest", Op: op, Input: raw,
+		Key: fmt.Sprintf("%s/call_%d", b.spec.ID,
+			b.keys), Epoch: 1, Generation: b.spec.Generation, Digest: "digest", Op: op, Input: raw,
 		Shell: "main", TimeoutMs: patience.Milliseconds(),
 	}
 }
@@ -226,7 +242,8 @@ func (b *box) get(path string) string {
 // until runs a command again until it succeeds. The command itself waits, inside, so this does not spin.
 func (b *box) until(command string) {
 	b.t.Helper()
-	b.sh("for i in $(seq 600); do if " + command + "; then exit_ok=1; break; fi; sleep 0.05; done; [ \"$exit_ok\" = 1 ]")
+	b.sh("for i in $(seq 600); do if " + command +
+		"; then exit_ok=1; break; fi; sleep 0.05; done; [ \"$exit_ok\" = 1 ]")
 }
 
 func show(r guest.Result) string {

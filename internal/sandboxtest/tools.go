@@ -20,7 +20,8 @@ func testShell(t *testing.T, r *rig) {
 		want(t, "first directory", b.sh("pwd"), sandbox.Workspace+"\n")
 	}
 	b.sh("mkdir d; cd d; X=1; export Y=2; f() { echo \"f$1\"; }; alias hi='echo hello'; sleep 1000 & echo $! > pid")
-	want(t, "state", b.sh("basename $PWD; echo $X; printenv Y; f 3; hi; kill -0 $(cat pid) && echo lives"), "d\n1\n2\nf3\nhello\nlives\n")
+	want(t, "state", b.sh("basename $PWD; echo $X; printenv Y; f 3; hi; kill -0 $(cat pid) && echo lives"),
+		"d\n1\n2\nf3\nhello\nlives\n")
 	other := b.bash("echo \"[$X]\"; basename $PWD")
 	other.Shell = "other"
 	if got := string(b.run(other).Output); !strings.HasPrefix(got, "[]\n") || got == "[]\nd\n" {
@@ -117,7 +118,8 @@ func testTimeout(t *testing.T, r *rig) {
 	if d := time.Since(began); d > 20*time.Second {
 		t.Errorf("the timeout took %s", d)
 	}
-	want(t, "the shell and its jobs", b.sh("echo $X; kill -0 $(cat pid) && echo lives; cat effects 2>/dev/null; true"), "1\nlives\n")
+	want(t, "the shell and its jobs", b.sh("echo $X; kill -0 $(cat pid) && echo lives; cat effects 2>/dev/null; true"),
+		"1\nlives\n")
 	for range 5 { // the job and the command often start within one tick of the clock
 		b.sh("sleep 1000 & echo $! > late")
 		s = b.bash("sleep 1000")
@@ -159,7 +161,8 @@ func testKill(t *testing.T, r *rig) {
 		}
 	}
 	want(t, "Wait", b.wait(s).Cause, "killed")
-	want(t, "after", b.sh("echo $X; cat effects 2>/dev/null; kill -0 $(cat began) 2>/dev/null || echo gone"), "1\ngone\n")
+	want(t, "after", b.sh("echo $X; cat effects 2>/dev/null; kill -0 $(cat began) 2>/dev/null || echo gone"),
+		"1\ngone\n")
 	finished := b.bash("echo fine")
 	b.run(finished)
 	res, err := b.Kill(ctx(t), finished.Key, 1)
@@ -175,7 +178,8 @@ func testOutput(t *testing.T, r *rig) {
 	s.OutputLimit = 5000
 	res := b.run(s)
 	out := string(res.Output)
-	if !res.Truncated || len(out) > 5000 || len(out) < 4000 || !strings.HasPrefix(out, "FIRST\n1\n") || !strings.HasSuffix(out, "100000\nLAST\n") {
+	if !res.Truncated || len(out) > 5000 || len(out) < 4000 || !strings.HasPrefix(out, "FIRST\n1\n") ||
+		!strings.HasSuffix(out, "100000\nLAST\n") {
 		t.Errorf("%s, %d bytes: %.100q ... %.100q", show(res), len(out), out, out[max(0, len(out)-100):])
 	}
 	if res.FullPath == "" || !strings.Contains(out, res.FullPath) {
@@ -206,7 +210,8 @@ func testOutput(t *testing.T, r *rig) {
 func testExec(t *testing.T, r *rig) {
 	b := r.create(t)
 	b.sh("mkdir -p sub")
-	s := b.call("exec", map[string]any{"argv": []string{"sh", "-c", "echo $A $OUTBOARD_CALL_KEY; basename $PWD; echo err >&2; exit 7"},
+	s := b.call("exec", map[string]any{"argv": []string{"sh", "-c",
+		"echo $A $OUTBOARD_CALL_KEY; basename $PWD; echo err >&2; exit 7"},
 		"env": map[string]string{"A": "b c"}, "cwd": "sub"})
 	res := b.run(s)
 	want(t, "output", string(res.Output), "b c "+s.Key+"\nsub\nerr\n")
@@ -219,7 +224,8 @@ func testExec(t *testing.T, r *rig) {
 	b.refuses("exec", map[string]any{"argv": []string{"/usr"}}, "permission denied")
 	const signals = "for s in 1 2 3 4 5 6 7 8 10 11 12 13 14 15 16 24 25 26 27 29 30 31 35 50 64; do " +
 		`sh -c "kill -$s \$\$; echo $s is survived" 2>/dev/null; done; sh -c 'trap "echo caught" TERM; kill $$'`
-	want(t, "what a program has of the guest's signals", string(b.run(b.call("exec", map[string]any{"argv": []string{"sh", "-c", signals}})).Output), "caught\n")
+	want(t, "what a program has of the guest's signals",
+		string(b.run(b.call("exec", map[string]any{"argv": []string{"sh", "-c", signals}})).Output), "caught\n")
 	const flood = "head -c 300000 /dev/zero | tr '\\0' x; (sleep 0.3; echo late) & sleep 0.1; echo end"
 	res = b.run(b.call("exec", map[string]any{"argv": []string{"sh", "-c", flood}}))
 	if !strings.HasSuffix(string(res.Output), "xend\n") || !res.Truncated {

@@ -6,14 +6,15 @@ import (
 )
 
 const (
-	// maxCached bounds the text of the schemas a Cache keeps, twice over. Compiled, a schema takes up to some fifty times as much.
+	// maxCached bounds the text of the schemas a Cache keeps, twice over. Compiled, a schema takes up to some
+	// fifty times as much.
 	maxCached = 1 << 20
 	// perSchema is what each counts beside its text.
 	perSchema = 1 << 10
 )
 
-// Cache keeps compiled schemas by their text, and those that do not compile with the reason. What is in use stays. The zero value is
-// empty and ready; it is safe for concurrent use.
+// Cache keeps compiled schemas by their text, and those that do not compile with the reason. What is in use
+// stays. The zero value is empty and ready; it is safe for concurrent use.
 type Cache struct {
 	mu         sync.Mutex
 	young, old map[[sha256.Size]byte]compiled

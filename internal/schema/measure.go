@@ -27,7 +27,8 @@ func measure(doc any) error {
 	case n.nodes > maxNodes:
 		return fmt.Errorf("it has %d objects and booleans, over the limit of %d", n.nodes, maxNodes)
 	case n.paths > maxPaths:
-		return fmt.Errorf("its property names and nesting make %d bytes of paths, over the limit of %d", n.paths, maxPaths)
+		return fmt.Errorf("its property names and nesting make %d bytes of paths, over the limit of %d", n.paths,
+			maxPaths)
 	case n.refs*n.nodes > maxRefs:
 		return fmt.Errorf("it has too many references: %d, beside %d objects and booleans", n.refs, n.nodes)
 	}
@@ -56,10 +57,12 @@ func (n *extent) add(v any, path int) {
 	}
 }
 
-// plain returns how deeply a value nests. It refuses more than that many levels, and numbers that only an attacker writes.
+// plain returns how deeply a value nests. It refuses more than that many levels, and numbers that only an
+// attacker writes.
 func plain(v any, most int) (int, error) {
 	if most == 0 {
-		return 0, fmt.Errorf("it nests too deeply: the limits are %d levels for an input and %d for a schema", maxInputDepth, maxSchemaDepth)
+		return 0, fmt.Errorf("it nests too deeply: the limits are %d levels for an input and %d for a schema",
+			maxInputDepth, maxSchemaDepth)
 	}
 	var inner iter.Seq[any]
 	switch v := v.(type) {
@@ -99,7 +102,8 @@ func number(n string) error {
 }
 
 // errPatterns is what a pattern is refused with that is one too many.
-var errPatterns = fmt.Errorf("the patterns of the schema are too large together: with repetitions written out they come to over %d steps", maxProgram)
+var errPatterns = fmt.Errorf("the patterns of the schema are too large together: with repetitions written out they "+
+	"come to over %d steps", maxProgram)
 
 // patterns compiles the regular expressions of one schema.
 type patterns struct {
@@ -123,7 +127,8 @@ func (p *patterns) compile(text string) (jsonschema.Regexp, error) {
 	return &pattern{Regexp: re, size: size, work: p.work}, nil
 }
 
-// instructions is about how many a compiled expression has. It is compared with a limit, so it does not count beyond it.
+// instructions is about how many a compiled expression has. It is compared with a limit, so it does not count
+// beyond it.
 func instructions(re *syntax.Regexp) int {
 	n := 1 + len(re.Rune)
 	for _, sub := range re.Sub {

@@ -10,8 +10,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// meter counts the work of one check. The validator knows no limit, so it is told through the one thing it asks of every schema
-// before it goes deeper: the format. Formats are remarks here, so their place is free.
+// meter counts the work of one check. The validator knows no limit, so it is told through the one thing it asks
+// of every schema before it goes deeper: the format. Formats are remarks here, so their place is free.
 type meter struct{ left int }
 
 // spent is what a check that has used up its work panics with: there is no other way out of the validator's recursion.
@@ -30,7 +30,8 @@ func (m *meter) fit(root *jsonschema.Schema) error {
 		s := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		if s.DynamicRef != nil || s.RecursiveRef != nil {
-			return fmt.Errorf("%s: $dynamicRef and $recursiveRef are not supported; use $ref", where(inside(s.Location)))
+			return fmt.Errorf("%s: $dynamicRef and $recursiveRef are not supported; use $ref",
+				where(inside(s.Location)))
 		}
 		m.watch(s)
 		for c := range inner(s) {
@@ -41,7 +42,8 @@ func (m *meter) fit(root *jsonschema.Schema) error {
 		}
 	}
 	lengths := map[*jsonschema.Schema]int{}
-	for _, s := range slices.SortedFunc(maps.Keys(seen), func(a, b *jsonschema.Schema) int { return cmp.Compare(a.Location, b.Location) }) {
+	for _, s := range slices.SortedFunc(maps.Keys(seen),
+		func(a, b *jsonschema.Schema) int { return cmp.Compare(a.Location, b.Location) }) {
 		if _, err := chain(s, lengths); err != nil {
 			return err
 		}
@@ -190,7 +192,8 @@ func beside(s *jsonschema.Schema) iter.Seq[*jsonschema.Schema] {
 func inner(s *jsonschema.Schema) iter.Seq[*jsonschema.Schema] {
 	list := slices.Concat(slices.Collect(beside(s)), s.PrefixItems, slices.Collect(maps.Values(s.Properties)),
 		slices.Collect(maps.Values(s.PatternProperties)),
-		[]*jsonschema.Schema{s.PropertyNames, s.UnevaluatedProperties, s.Contains, s.Items2020, s.UnevaluatedItems, s.ContentSchema})
+		[]*jsonschema.Schema{s.PropertyNames, s.UnevaluatedProperties, s.Contains, s.Items2020, s.UnevaluatedItems,
+			s.ContentSchema})
 	for _, a := range []any{s.AdditionalProperties, s.Items, s.AdditionalItems} {
 		switch a := a.(type) {
 		case *jsonschema.Schema:

@@ -28,14 +28,14 @@ import (
 const (
 	// MaxBytes bounds one schema. Nothing states a limit for it; the largest that tools come with have some 20 KiB.
 	MaxBytes = 64 << 10
-	// maxNodes bounds the objects and booleans of a schema, and maxRefs their number times that of the references among them: to compile
-	// takes time in proportion to it.
+	// maxNodes bounds the objects and booleans of a schema, and maxRefs their number times that of the
+	// references among them: to compile takes time in proportion to it.
 	maxNodes = 3000
 	maxRefs  = 1 << 20
 	// maxPaths bounds the paths of all of them together, which the compiled form holds.
 	maxPaths = 1 << 20
-	// maxSchemaDepth and maxChain bound how deeply schemas nest, by writing and by reference: together with maxInputDepth they bound
-	// the stack of a check.
+	// maxSchemaDepth and maxChain bound how deeply schemas nest, by writing and by reference: together with
+	// maxInputDepth they bound the stack of a check.
 	maxSchemaDepth = 64
 	maxChain       = 64
 	// maxInputDepth bounds how deeply an input nests.
@@ -45,8 +45,9 @@ const (
 	maxDigits   = 400
 	// maxProgram bounds the patterns of a schema together, in instructions of their compiled form.
 	maxProgram = 20_000
-	// maxWork bounds one check, in steps of a microsecond or two: combined schemas can multiply into more work than any machine has. An
-	// input of 500 KB takes about half of it. The deeper an input nests the more a step takes, in time and memory.
+	// maxWork bounds one check, in steps of a microsecond or two: combined schemas can multiply into more work
+	// than any machine has. An input of 500 KB takes about half of it. The deeper an input nests the more a step
+	// takes, in time and memory.
 	maxWork = 1 << 19
 )
 
@@ -93,7 +94,8 @@ func Compile(text []byte) (s *Schema, err error) {
 	return s, nil
 }
 
-// Validate checks an input. The error says in one sentence what is wrong and where, as "/path: what", for a model to read.
+// Validate checks an input. The error says in one sentence what is wrong and where, as "/path: what", for a
+// model to read.
 func (s *Schema) Validate(input []byte) (err error) {
 	v, err := decode(input)
 	if err != nil {
@@ -109,7 +111,8 @@ func (s *Schema) Validate(input []byte) (err error) {
 		switch p := recover(); p.(type) {
 		case nil:
 		case spent:
-			err = errors.New("it takes too much work to check it against the tool's input_schema; make it smaller or simpler")
+			err = errors.New("it takes too much work to check it against the tool's input_schema; make it smaller " +
+				"or simpler")
 		default: // of the validator, on what it did not foresee
 			err = errors.New("it cannot be checked against the tool's input_schema")
 		}

@@ -70,7 +70,8 @@ func sentence(list []fault) string {
 
 // tidy sorts faults, each once.
 func tidy(list []fault) []fault {
-	slices.SortFunc(list, func(a, b fault) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.text, b.text)) })
+	slices.SortFunc(list,
+		func(a, b fault) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.text, b.text)) })
 	return slices.Compact(list)
 }
 
@@ -172,8 +173,8 @@ func causes(e *jsonschema.ValidationError) []fault {
 	return out
 }
 
-// none says that a value fits none of several forms: which types they want, where that is all, else what is wrong by the nearest one,
-// which is the one with the fewest faults.
+// none says that a value fits none of several forms: which types they want, where that is all, else what is
+// wrong by the nearest one, which is the one with the fewest faults.
 func none(e *jsonschema.ValidationError, path string) []fault {
 	var types []string
 	var nearest []fault
@@ -190,14 +191,16 @@ func none(e *jsonschema.ValidationError, path string) []fault {
 	if len(e.Causes) > 0 && len(types) >= len(e.Causes) {
 		return []fault{{path, fmt.Sprintf("must be %s, not %s", strings.Join(types, " or "), got)}}
 	}
-	return []fault{{path, fmt.Sprintf("fits none of the %d forms it may have; by the nearest, %s", len(e.Causes), text.Clip(sentence(nearest), maxText/2))}}
+	return []fault{{path, fmt.Sprintf("fits none of the %d forms it may have; by the nearest, %s", len(e.Causes),
+		text.Clip(sentence(nearest), maxText/2))}}
 }
 
 func badPattern(err error) string {
 	if errors.Is(err, errPatterns) {
 		return "is refused: " + err.Error()
 	}
-	return fmt.Sprintf("is not a pattern of RE2, which knows no look-around and no back references: %s", text.Clip(err.Error(), 3*maxValue))
+	return fmt.Sprintf("is not a pattern of RE2, which knows no look-around and no back references: %s",
+		text.Clip(err.Error(), 3*maxValue))
 }
 
 // named lists values.

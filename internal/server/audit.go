@@ -13,14 +13,15 @@ import (
 // AuditDir is where a data directory keeps what the database cannot reach of the audit.
 func AuditDir(data string) string { return filepath.Join(data, "audit") }
 
-// openAudit begins to witness the audit log. One that was changed since it was last seen is served, for people to look at, and nothing
-// that has to be recorded is done.
+// openAudit begins to witness the audit log. One that was changed since it was last seen is served, for people
+// to look at, and nothing that has to be recorded is done.
 func (s *Server) openAudit(ctx context.Context) (err error) {
 	if s.Witness, err = audit.OpenWitness(AuditDir(s.cfg.Data), s.log, nil); err != nil {
 		return DataError(s.cfg.Data, err)
 	}
 	seal := func(err error) {
-		s.log.Error("the audit log is not the one that was written; nothing that has to be recorded is done", "err", err)
+		s.log.Error("the audit log is not the one that was written; nothing that has to be recorded is done", "err",
+			err)
 		s.Store.SealAudit(err)
 	}
 	_, err = s.Witness.Update(ctx, s.Store)

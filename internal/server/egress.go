@@ -16,14 +16,15 @@ import (
 	"github.com/outboard-dev/outboard/internal/vault"
 )
 
-// openEgress makes the gateway, for a provider whose sandboxes can use one. A gateway that cannot be made as configured is an error:
-// sandboxes must not come up with less than what was asked for.
+// openEgress makes the gateway, for a provider whose sandboxes can use one. A gateway that cannot be made as
+// configured is an error: sandboxes must not come up with less than what was asked for.
 func (s *Server) openEgress(provider sandbox.Provider) (fleet.Network, error) {
 	networked, ok := provider.(sandbox.Networked)
 	if !ok {
 		return nil, nil
 	}
-	cfg := egress.Config{Store: s.Store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log, Idle: s.cfg.Config.Egress.IdleTimeout, Life: s.cfg.Config.Egress.MaxLifetime,
+	cfg := egress.Config{Store: s.Store, Provider: networked, Dir: filepath.Join(s.cfg.Data, "egress"), Logger: s.log,
+		Idle: s.cfg.Config.Egress.IdleTimeout, Life: s.cfg.Config.Egress.MaxLifetime,
 		Boxes: s.cfg.Config.Egress.Boxes.Bound(), BoxProxies: s.cfg.Config.Egress.Boxes.Proxies, ProxyPassword: vaultCredentials{s.Vault}.proxyPassword,
 		Gate: s.killer, Credentials: vaultCredentials{s.Vault}, Policy: NewGatePolicy(s.policy, s.Store, s.Vault),
 		Asker: &netAsker{store: s.Store, timeout: s.cfg.Config.Policy.ApprovalTimeout}}
@@ -82,8 +83,10 @@ type vaultCredentials struct{ keeper *vault.Keeper }
 func NewCredentials(keeper *vault.Keeper) egress.Credentials { return vaultCredentials{keeper} }
 
 // proxyPassword opens the password for the proxy of a box.
-func (v vaultCredentials) proxyPassword(ctx context.Context, s egress.Subject, r egress.Request) (outboard.Secret, error) {
-	vr := vault.Request{Sandbox: s.Sandbox, Scheme: r.Scheme, Method: r.Method, Host: r.Host, Port: r.Port, Path: r.Path}
+func (v vaultCredentials) proxyPassword(ctx context.Context, s egress.Subject,
+	r egress.Request) (outboard.Secret, error) {
+	vr := vault.Request{Sandbox: s.Sandbox, Scheme: r.Scheme, Method: r.Method, Host: r.Host, Port: r.Port,
+		Path: r.Path}
 	return v.keeper.UseBoxProxy(ctx, vr, s.Box, s.Config.Owner.Org, r.Headers)
 }
 
@@ -100,7 +103,8 @@ func (v vaultCredentials) For(ctx context.Context, r egress.Request) (egress.Inj
 	if err != nil {
 		return egress.Injection{}, err
 	}
-	out := egress.Injection{Names: got.Names, AnyPath: true, Refuse: got.Refuse, Strip: got.Strip, StripQuery: got.StripQuery, RefuseBody: got.RefuseBody, RefuseShapes: got.RefuseShapes,
+	out := egress.Injection{Names: got.Names, AnyPath: true, Refuse: got.Refuse, Strip: got.Strip,
+		StripQuery: got.StripQuery, RefuseBody: got.RefuseBody, RefuseShapes: got.RefuseShapes,
 		Scrub: reveal(got.Scrub), Still: got.Still, Refused: got.Refused}
 	for name, value := range got.Set {
 		if out.Set == nil {
@@ -109,8 +113,9 @@ func (v vaultCredentials) For(ctx context.Context, r egress.Request) (egress.Inj
 		out.Set[name] = value.Reveal()
 	}
 	for _, p := range got.Replace {
-		out.Replace = append(out.Replace, egress.Placeholder{Placeholder: p.Text, Value: p.Value.Reveal(), Name: p.Name, Header: p.Header,
-			Body: p.Body, Path: p.Path, Query: p.Query})
+		out.Replace = append(out.Replace, egress.Placeholder{Placeholder: p.Text, Value: p.Value.Reveal(), Name: p.Name,
+			Header: p.Header,
+			Body:   p.Body, Path: p.Path, Query: p.Query})
 	}
 	if got.Sign != nil {
 		out.Sign = func(_ context.Context, s *egress.SignRequest) error {
@@ -125,7 +130,8 @@ func (v vaultCredentials) For(ctx context.Context, r egress.Request) (egress.Inj
 
 // vaultRequest is a request as the vault sees it.
 func vaultRequest(r egress.Request) vault.Request {
-	vr := vault.Request{Session: r.Subject.Session, Sandbox: r.Subject.Sandbox, Scheme: r.Scheme, Method: r.Method, Host: r.Host, Port: r.Port,
+	vr := vault.Request{Session: r.Subject.Session, Sandbox: r.Subject.Sandbox, Scheme: r.Scheme, Method: r.Method,
+		Host: r.Host, Port: r.Port,
 		Path: r.Path, Query: r.Query}
 	if r.Odd != "" {
 		vr.Path = "//" + r.Path // what is spelled in two ways is no path that a rule about paths covers

@@ -53,8 +53,9 @@ type tainted struct {
 // maxTainted bounds the sessions whose taint is remembered; a forgotten one's log is read again.
 const maxTainted = 4096
 
-// Decide implements egress.Policy. What a session has been in touch with is believed to be what is remembered, and a request that is
-// allowed by that is recorded only if the log has not grown since; nobody is refused by it.
+// Decide implements egress.Policy. What a session has been in touch with is believed to be what is remembered,
+// and a request that is allowed by that is recorded only if the log has not grown since; nobody is refused by
+// it.
 func (g *gatePolicy) Decide(ctx context.Context, r egress.Request) (egress.Verdict, error) {
 	t, ok := g.remembered(r.Subject.Session)
 	if !ok {
@@ -82,8 +83,8 @@ func (g *gatePolicy) decideAnew(ctx context.Context, r egress.Request) (egress.V
 	return g.marked(v, r.Subject.Session, t), err
 }
 
-// marked binds a verdict to the log by which it was reached. Where that has grown by what changes nothing, the verdict stands: it has
-// spent of limits and grants already.
+// marked binds a verdict to the log by which it was reached. Where that has grown by what changes nothing, the
+// verdict stands: it has spent of limits and grants already.
 func (g *gatePolicy) marked(v egress.Verdict, id outboard.SessionID, t tainted) egress.Verdict {
 	if id == "" || !v.Allow {
 		return v
@@ -128,12 +129,14 @@ func (g *gatePolicy) decideBy(ctx context.Context, r egress.Request, taint outbo
 		out.Rule = v.Rules[0]
 	}
 	if v.Decision == outboard.Ask {
-		out.Hint = "outboard grant add --session " + string(r.Subject.Session) + " --action " + policy.ActionHTTP + " --resource '" + r.Host +
+		out.Hint = "outboard grant add --session " + string(r.Subject.Session) + " --action " + policy.ActionHTTP +
+			" --resource '" + r.Host +
 			"/*' --for 1h --why ..."
 		if v.Needs > 1 { // one person's grant would not do
 			out.Hint = fmt.Sprintf("outboard approval ls   (%d people must allow it)", v.Needs)
 		}
-		out.Ask = &egress.Question{Why: v.Reason, Rules: v.Rules, Policy: true, Approver: v.Approver, Needs: v.Needs, Timeout: v.Timeout}
+		out.Ask = &egress.Question{Why: v.Reason, Rules: v.Rules, Policy: true, Approver: v.Approver, Needs: v.Needs,
+			Timeout: v.Timeout}
 	}
 	if !out.Allow {
 		return out, nil
@@ -154,20 +157,24 @@ func (g *gatePolicy) question(ctx context.Context, r egress.Request, taint outbo
 	if taint.Private && taint.Untrusted { // else nobody looks
 		trusted = g.trusts(ctx, r)
 	}
-	return &policy.Request{Session: r.Subject.Session, Owner: cfg.Owner, Agent: cfg.Agent.ID, Environment: cfg.Environment,
-		Action: policy.ActionHTTP, Resource: r.Host, Context: policy.Context{
-			URL: r.Scheme + "://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port)) + r.Path, Scheme: r.Scheme, Host: r.Host, Port: r.Port,
+	return &policy.Request{Session: r.Subject.Session, Owner: cfg.Owner, Agent: cfg.Agent.ID,
+		Environment: cfg.Environment,
+		Action:      policy.ActionHTTP, Resource: r.Host, Context: policy.Context{
+			URL: r.Scheme + "://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port)) +
+				r.Path, Scheme: r.Scheme, Host: r.Host, Port: r.Port,
 			Method: r.Method, Path: r.Path, Networking: cfg.Env.Networking.Mode, Taint: taint, Trusted: trusted,
 			Left: g.left(ctx, r.Subject.Session, cfg)}}
 }
 
-// trusts reports whether private data may go where a request goes: a rule of the environment says so, or the session has a credential for it,
-// whose account it goes to. What else a server could take the request for must be as good.
+// trusts reports whether private data may go where a request goes: a rule of the environment says so, or the
+// session has a credential for it, whose account it goes to. What else a server could take the request for must
+// be as good.
 func (g *gatePolicy) trusts(ctx context.Context, r egress.Request) bool {
 	cfg := &r.Subject.Config
 	rules := netrule.Effective(cfg.Env.Networking, cfg.Agent.MCPServers)
 	trusted := func(r egress.Request) bool {
-		return netrule.Trusts(rules, netrule.Target{Method: r.Method, Host: r.Host, Port: r.Port, Path: r.Path, Odd: r.Odd})
+		return netrule.Trusts(rules, netrule.Target{Method: r.Method, Host: r.Host, Port: r.Port, Path: r.Path,
+			Odd: r.Odd})
 	}
 	if trusted(r) && !slices.ContainsFunc(r.Also, func(other egress.Request) bool { return !trusted(other) }) {
 		return true
@@ -175,8 +182,9 @@ func (g *gatePolicy) trusts(ctx context.Context, r egress.Request) bool {
 	return g.vault != nil && g.vault.Holds(ctx, vaultRequest(r))
 }
 
-// still says why a request that was allowed, by a grant or none, may not go on. A session that was clean when a stream began can carry out
-// by it what it has read since. A grant that is used up was spent on this very request. While something cannot be read, the request goes on.
+// still says why a request that was allowed, by a grant or none, may not go on. A session that was clean when a
+// stream began can carry out by it what it has read since. A grant that is used up was spent on this very
+// request. While something cannot be read, the request goes on.
 func (g *gatePolicy) still(ctx context.Context, r egress.Request, by outboard.GrantID) error {
 	t, err := g.taint(ctx, r.Subject.Session)
 	if err != nil {
@@ -187,7 +195,8 @@ func (g *gatePolicy) still(ctx context.Context, r egress.Request, by outboard.Gr
 		return nil
 	}
 	if v.Decision == outboard.Ask && by != "" {
-		if row, err := g.store.Grant(ctx, by); err != nil && outboard.KindOf(err) != outboard.NotFound || err == nil && row.RevokedAt.IsZero() {
+		if row, err := g.store.Grant(ctx, by); err != nil && outboard.KindOf(err) != outboard.NotFound || err == nil &&
+			row.RevokedAt.IsZero() {
 			return nil
 		}
 	}
@@ -241,7 +250,8 @@ func (g *gatePolicy) taint(ctx context.Context, id outboard.SessionID) (tainted,
 	}
 	t.head = head // what is appended from here on is read below or has another head
 	for {
-		page, err := g.store.Events(ctx, id, store.EventQuery{After: t.upto, Types: []outboard.EventType{outboard.TypeCallFinished, outboard.TypeSessionForked}})
+		page, err := g.store.Events(ctx, id, store.EventQuery{After: t.upto,
+			Types: []outboard.EventType{outboard.TypeCallFinished, outboard.TypeSessionForked}})
 		if err != nil {
 			return tainted{}, err
 		}

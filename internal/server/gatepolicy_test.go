@@ -12,7 +12,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// If this fails, rules about http.request, or the rule of taint, hold for tools but not for what a command sends through the gateway.
+// If this fails, rules about http.request, or the rule of taint, hold for tools but not for what a command sends
+// through the gateway.
 func TestGatePolicy(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "outboard.db")})
 	if err != nil {
@@ -27,12 +28,14 @@ func TestGatePolicy(t *testing.T) {
 	}
 	g := &gatePolicy{engine: engine, store: s}
 	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_01x"}
-	if h, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
+	if h, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{},
+		outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
 		t.Fatal(err)
 	}
 	decide := func(method, host string) egress.Verdict {
 		t.Helper()
-		v, err := g.Decide(t.Context(), egress.Request{Subject: egress.Subject{Session: h.ID}, Scheme: "https", Method: method, Host: host, Port: 443, Path: "/x"})
+		v, err := g.Decide(t.Context(), egress.Request{Subject: egress.Subject{Session: h.ID}, Scheme: "https",
+			Method: method, Host: host, Port: 443, Path: "/x"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +43,9 @@ func TestGatePolicy(t *testing.T) {
 	}
 	taint := func(x outboard.Taint) {
 		t.Helper()
-		call := outboard.NewEvent(h.Thread, &outboard.CallFinished{Call: outboard.CallID(outboard.NewID[outboard.EventID](outboard.PrefixEvent)), Outcome: outboard.OutcomeOK, Taint: x})
+		call := outboard.NewEvent(h.Thread,
+			&outboard.CallFinished{Call: outboard.CallID(outboard.NewID[outboard.EventID](outboard.PrefixEvent)),
+				Outcome: outboard.OutcomeOK, Taint: x})
 		if _, err := s.Append(t.Context(), h.ID, h.Epoch, h.Head, call); err != nil {
 			t.Fatal(err)
 		}
@@ -58,16 +63,20 @@ func TestGatePolicy(t *testing.T) {
 	if v := decide("GET", "other.example"); !v.Allow {
 		t.Errorf("private data alone: %+v", v)
 	}
-	imported := outboard.NewEvent(h.Thread, &outboard.SessionForked{Parent: "sesn_01x", Seq: 1, Import: "d", Taint: outboard.Taint{Untrusted: true}})
+	imported := outboard.NewEvent(h.Thread, &outboard.SessionForked{Parent: "sesn_01x", Seq: 1, Import: "d",
+		Taint: outboard.Taint{Untrusted: true}})
 	if _, err := s.Append(t.Context(), h.ID, h.Epoch, h.Head, imported); err != nil {
 		t.Fatal(err)
 	}
 	h.Head++
-	if v := decide("GET", "other.example"); v.Allow || v.Rule != "platform/taint" || !strings.Contains(v.Hint, "--resource 'other.example/*'") {
+	if v := decide("GET", "other.example"); v.Allow || v.Rule != "platform/taint" ||
+		!strings.Contains(v.Hint, "--resource 'other.example/*'") {
 		t.Errorf("private and untrusted: %+v", v)
 	}
-	grant := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: h.ID, Actions: []string{policy.ActionHTTP},
-		Resources: []string{"other.example/*"}, MaxUses: 1, CreatedAt: h.CreatedAt, ExpiresAt: h.CreatedAt.AddDate(1, 0, 0)}
+	grant := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: h.ID,
+		Actions:   []string{policy.ActionHTTP},
+		Resources: []string{"other.example/*"}, MaxUses: 1, CreatedAt: h.CreatedAt, ExpiresAt: h.CreatedAt.AddDate(1, 0,
+			0)}
 	if err := s.PutGrant(t.Context(), grant); err != nil {
 		t.Fatal(err)
 	}
@@ -79,8 +88,8 @@ func TestGatePolicy(t *testing.T) {
 	}
 }
 
-// If this fails, a stream that was allowed goes on after what allowed it was taken back, or after its session has read what must not leave;
-// or one ends whose grant was spent on it.
+// If this fails, a stream that was allowed goes on after what allowed it was taken back, or after its session
+// has read what must not leave; or one ends whose grant was spent on it.
 func TestGatePolicyOfStreams(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "outboard.db")})
 	if err != nil {
@@ -93,12 +102,14 @@ func TestGatePolicyOfStreams(t *testing.T) {
 	}
 	g := &gatePolicy{engine: engine, store: s}
 	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_01x"}
-	if h, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
+	if h, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{},
+		outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
 		t.Fatal(err)
 	}
 	open := func(host string) func() error {
 		t.Helper()
-		v, err := g.Decide(t.Context(), egress.Request{Subject: egress.Subject{Session: h.ID}, Scheme: "https", Method: "GET", Host: host, Port: 443, Path: "/x"})
+		v, err := g.Decide(t.Context(), egress.Request{Subject: egress.Subject{Session: h.ID}, Scheme: "https",
+			Method: "GET", Host: host, Port: 443, Path: "/x"})
 		if err != nil || !v.Allow || v.Still == nil {
 			t.Fatalf("%s: %+v, %v", host, v, err)
 		}
@@ -108,7 +119,9 @@ func TestGatePolicyOfStreams(t *testing.T) {
 	if err := early(); err != nil {
 		t.Errorf("a clean session: %v", err)
 	}
-	call := outboard.NewEvent(h.Thread, &outboard.CallFinished{Call: outboard.CallID(outboard.NewID[outboard.EventID](outboard.PrefixEvent)), Outcome: outboard.OutcomeOK, Taint: outboard.Taint{Private: true, Untrusted: true}})
+	call := outboard.NewEvent(h.Thread,
+		&outboard.CallFinished{Call: outboard.CallID(outboard.NewID[outboard.EventID](outboard.PrefixEvent)),
+			Outcome: outboard.OutcomeOK, Taint: outboard.Taint{Private: true, Untrusted: true}})
 	if _, err := s.Append(t.Context(), h.ID, h.Epoch, h.Head, call); err != nil {
 		t.Fatal(err)
 	}
@@ -116,8 +129,10 @@ func TestGatePolicyOfStreams(t *testing.T) {
 		t.Errorf("a stream from before the taint: %v", err)
 	}
 	for name, uses := range map[string]int{"once.example": 1, "often.example": 0} {
-		grant := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: h.ID, Actions: []string{policy.ActionHTTP},
-			Resources: []string{name + "/*"}, MaxUses: uses, CreatedAt: h.CreatedAt, ExpiresAt: h.CreatedAt.AddDate(1, 0, 0)}
+		grant := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: h.ID,
+			Actions:   []string{policy.ActionHTTP},
+			Resources: []string{name + "/*"}, MaxUses: uses, CreatedAt: h.CreatedAt, ExpiresAt: h.CreatedAt.AddDate(1,
+				0, 0)}
 		if err := s.PutGrant(t.Context(), grant); err != nil {
 			t.Fatal(err)
 		}
@@ -134,8 +149,8 @@ func TestGatePolicyOfStreams(t *testing.T) {
 	}
 }
 
-// If this fails, a session that has read private data and a stranger's text sends to a host that its environment allows and nobody trusts with
-// it; or is held where its environment says that it may send.
+// If this fails, a session that has read private data and a stranger's text sends to a host that its environment
+// allows and nobody trusts with it; or is held where its environment says that it may send.
 func TestGatePolicyOfTrustedHosts(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "outboard.db")})
 	if err != nil {
@@ -148,16 +163,21 @@ func TestGatePolicyOfTrustedHosts(t *testing.T) {
 	}
 	g := &gatePolicy{engine: engine, store: s}
 	for _, mode := range []string{"limited", "unrestricted"} {
-		n := outboard.Networking{Mode: mode, AllowPackageManagers: mode == "limited", Rules: []outboard.NetRule{{Host: "plain.example"},
-			{Host: "ours.example", Trusted: true}, {Host: "part.example"}, {Host: "part.example", Path: "/in/**", Methods: []string{"POST"}, Trusted: true}}}
+		n := outboard.Networking{Mode: mode, AllowPackageManagers: mode == "limited",
+			Rules: []outboard.NetRule{{Host: "plain.example"},
+				{Host: "ours.example", Trusted: true}, {Host: "part.example"}, {Host: "part.example", Path: "/in/**",
+					Methods: []string{"POST"}, Trusted: true}}}
 		h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_01x"}
-		if h, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
+		if h, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{},
+			outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
 			t.Fatal(err)
 		}
 		decide := func(method, host, path string, also ...egress.Request) bool {
 			t.Helper()
-			v, err := g.Decide(t.Context(), egress.Request{Subject: egress.Subject{Session: h.ID, Config: outboard.SessionConfig{Env: outboard.EnvConfig{Networking: n}}},
-				Scheme: "https", Method: method, Host: host, Port: 443, Path: path, Also: also})
+			v, err := g.Decide(t.Context(),
+				egress.Request{Subject: egress.Subject{Session: h.ID,
+					Config: outboard.SessionConfig{Env: outboard.EnvConfig{Networking: n}}},
+					Scheme: "https", Method: method, Host: host, Port: 443, Path: path, Also: also})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +186,9 @@ func TestGatePolicyOfTrustedHosts(t *testing.T) {
 		if !decide("POST", "plain.example", "/") {
 			t.Errorf("%s: the control, a clean session, is held", mode)
 		}
-		call := outboard.NewEvent(h.Thread, &outboard.CallFinished{Call: outboard.CallID(outboard.NewID[outboard.EventID](outboard.PrefixEvent)), Outcome: outboard.OutcomeOK, Taint: outboard.Taint{Private: true, Untrusted: true}})
+		call := outboard.NewEvent(h.Thread,
+			&outboard.CallFinished{Call: outboard.CallID(outboard.NewID[outboard.EventID](outboard.PrefixEvent)),
+				Outcome: outboard.OutcomeOK, Taint: outboard.Taint{Private: true, Untrusted: true}})
 		if _, err := s.Append(t.Context(), h.ID, h.Epoch, h.Head, call); err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +203,8 @@ func TestGatePolicyOfTrustedHosts(t *testing.T) {
 			{"POST", "part.example", "/in/x", nil, true},
 			{"GET", "part.example", "/in/x", nil, false},
 			{"POST", "part.example", "/out", nil, false},
-			{"POST", "part.example", "/in/x", []egress.Request{{Method: "GET", Host: "part.example", Port: 443, Path: "/in/x"}}, false},
+			{"POST", "part.example", "/in/x",
+				[]egress.Request{{Method: "GET", Host: "part.example", Port: 443, Path: "/in/x"}}, false},
 			{"GET", "pypi.org", "/simple/x/", nil, mode == "limited"},
 			{"POST", "pypi.org", "/simple/x/", nil, false},
 		} {
@@ -192,8 +215,8 @@ func TestGatePolicyOfTrustedHosts(t *testing.T) {
 	}
 }
 
-// If this fails, a request is allowed by what this server remembers of a session that another server's event has tainted meanwhile, or one
-// that the event does not concern spends its grant twice.
+// If this fails, a request is allowed by what this server remembers of a session that another server's event has
+// tainted meanwhile, or one that the event does not concern spends its grant twice.
 func TestGatePolicyByALogThatGrew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "outboard.db")
 	var stores [2]*store.Store
@@ -212,10 +235,12 @@ func TestGatePolicyByALogThatGrew(t *testing.T) {
 	}
 	g := &gatePolicy{engine: engine, store: s}
 	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_01x"}
-	if h, err = other.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
+	if h, err = other.CreateSession(t.Context(), h, outboard.SessionConfig{},
+		outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
 		t.Fatal(err)
 	}
-	request := egress.Request{Subject: egress.Subject{Session: h.ID}, Scheme: "https", Method: "GET", Host: "a.example", Port: 443, Path: "/x"}
+	request := egress.Request{Subject: egress.Subject{Session: h.ID}, Scheme: "https", Method: "GET", Host: "a.example",
+		Port: 443, Path: "/x"}
 	decide := func() egress.Verdict {
 		t.Helper()
 		v, err := g.Decide(t.Context(), request)
@@ -226,14 +251,17 @@ func TestGatePolicyByALogThatGrew(t *testing.T) {
 	}
 	taint := func(x outboard.Taint) {
 		t.Helper()
-		call := outboard.NewEvent(h.Thread, &outboard.CallFinished{Call: outboard.CallID(outboard.NewID[outboard.EventID](outboard.PrefixEvent)), Outcome: outboard.OutcomeOK, Taint: x})
+		call := outboard.NewEvent(h.Thread,
+			&outboard.CallFinished{Call: outboard.CallID(outboard.NewID[outboard.EventID](outboard.PrefixEvent)),
+				Outcome: outboard.OutcomeOK, Taint: x})
 		if _, err := other.Append(t.Context(), h.ID, h.Epoch, h.Head, call); err != nil {
 			t.Fatal(err)
 		}
 		h.Head++
 	}
 	write := func(v egress.Verdict) error {
-		return s.AuditWhile(t.Context(), outboard.AuditRecord{Actor: string(h.ID), Action: egress.ActionRequest, Decision: outboard.Allowed}, v.While)
+		return s.AuditWhile(t.Context(), outboard.AuditRecord{Actor: string(h.ID), Action: egress.ActionRequest,
+			Decision: outboard.Allowed}, v.While)
 	}
 	again := func(v egress.Verdict) egress.Verdict {
 		t.Helper()
@@ -261,7 +289,8 @@ func TestGatePolicyByALogThatGrew(t *testing.T) {
 	if v = again(v); v.Allow || v.Rule != "platform/taint" {
 		t.Errorf("tainted meanwhile: %+v", v)
 	}
-	grant := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: h.ID, Actions: []string{policy.ActionHTTP},
+	grant := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Session: h.ID,
+		Actions:   []string{policy.ActionHTTP},
 		Resources: []string{"a.example/*"}, MaxUses: 2, CreatedAt: h.CreatedAt, ExpiresAt: h.CreatedAt.AddDate(1, 0, 0)}
 	if err := s.PutGrant(t.Context(), grant); err != nil {
 		t.Fatal(err)
@@ -281,8 +310,8 @@ func TestGatePolicyByALogThatGrew(t *testing.T) {
 	}
 }
 
-// If this fails, the first request of a long session through the gateway waits until its whole log was read, or what the part that was
-// not read says of it is forgotten.
+// If this fails, the first request of a long session through the gateway waits until its whole log was read, or
+// what the part that was not read says of it is forgotten.
 func TestTaintOfALongSession(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "outboard.db")})
 	if err != nil {
@@ -290,7 +319,8 @@ func TestTaintOfALongSession(t *testing.T) {
 	}
 	t.Cleanup(func() { s.Close() })
 	h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_01x"}
-	if h, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
+	if h, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{},
+		outboard.NewEvent("", &outboard.SessionCreated{})); err != nil {
 		t.Fatal(err)
 	}
 	st := new(outboard.State)
@@ -314,7 +344,8 @@ func TestTaintOfALongSession(t *testing.T) {
 	}
 	call := func(x outboard.Taint) {
 		t.Helper()
-		req := outboard.NewEvent(h.Thread, &outboard.CallRequested{Name: "bash", Kind: "builtin", Decision: outboard.Allow})
+		req := outboard.NewEvent(h.Thread, &outboard.CallRequested{Name: "bash", Kind: "builtin",
+			Decision: outboard.Allow})
 		if _, err := s.Append(t.Context(), h.ID, 0, store.Any, req); err != nil {
 			t.Fatal(err)
 		}

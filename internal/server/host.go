@@ -30,13 +30,15 @@ func FindGuest(env func(string) string) (string, error) {
 		return "", err
 	}
 	if loader := loaderOf(path); loader != "" {
-		return "", outboard.Errorf(outboard.Unavailable, "%s needs the dynamic loader %s, which a sandbox does not have", path, loader).
+		return "", outboard.Errorf(outboard.Unavailable,
+			"%s needs the dynamic loader %s, which a sandbox does not have", path, loader).
 			WithCode(CodeNoIsolation).WithHint("CGO_ENABLED=0 go build -o %s ./cmd/%s", path, guestProgram)
 	}
 	return path, nil
 }
 
-// loaderOf returns the dynamic loader that an ELF program asks for, "" for a static program and for what is no ELF file.
+// loaderOf returns the dynamic loader that an ELF program asks for, "" for a static program and for what is no
+// ELF file.
 func loaderOf(path string) string {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -97,7 +99,8 @@ func locateGuest(env func(string) string) (string, error) {
 	if p, err := exec.LookPath(guestProgram); err == nil {
 		return filepath.Abs(p)
 	}
-	return "", outboard.Errorf(outboard.Unavailable, "the program %s, which runs inside sandboxes, is not there", guestProgram).
+	return "", outboard.Errorf(outboard.Unavailable, "the program %s, which runs inside sandboxes, is not there",
+		guestProgram).
 		WithCode(CodeNoIsolation).WithHint("make build puts it next to outboard; OUTBOARD_GUEST names another place")
 }
 
@@ -115,8 +118,8 @@ func HostName(data string) string {
 	return fmt.Sprintf("%s/%.8x", name, sha256.Sum256([]byte(data)))
 }
 
-// A worker's host, as registered, is "<host> <kernel> <pid> <start>": kernel names one boot and one pid namespace, so that a
-// process found missing under the same kernel is certain to be dead.
+// A worker's host, as registered, is "<host> <kernel> <pid> <start>": kernel names one boot and one pid
+// namespace, so that a process found missing under the same kernel is certain to be dead.
 func workerHost(host string) string {
 	pid := os.Getpid()
 	return strings.Join([]string{host, KernelID(), strconv.Itoa(pid), ProcessStart(pid)}, " ")
@@ -132,8 +135,8 @@ func deadWorker(host, kernel string) bool {
 	return err == nil && ProcessStart(pid) != f[3]
 }
 
-// releaseDead gives up the leases of processes on this machine that were killed. A lease is only ever a hint about liveness: if
-// this were wrong, the epoch would still keep the old holder from writing.
+// releaseDead gives up the leases of processes on this machine that were killed. A lease is only ever a hint
+// about liveness: if this were wrong, the epoch would still keep the old holder from writing.
 func releaseDead(ctx context.Context, st *store.Store, log *slog.Logger) error {
 	workers, err := st.Workers(ctx)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// Without this a session of a killed server would stand still until its lease ran out; done to a living one, it would be taken
-// from under its feet.
+// Without this a session of a killed server would stand still until its lease ran out; done to a living one, it
+// would be taken from under its feet.
 func TestReleaseDead(t *testing.T) {
 	ctx := t.Context()
 	st, err := store.Open(ctx, store.Config{Path: filepath.Join(t.TempDir(), "x.db")})
@@ -28,9 +28,10 @@ func TestReleaseDead(t *testing.T) {
 	}
 	gone := cmd.Process.Pid
 	for id, host := range map[outboard.WorkerID]string{
-		"wkr_self":  workerHost("here/1"),
-		"wkr_dead":  fmt.Sprintf("here/1 %s %d 12345", KernelID(), gone),
-		"wkr_reuse": fmt.Sprintf("here/1 %s %d 1", KernelID(), os.Getpid()), // our pid, another start: the pid was used again
+		"wkr_self": workerHost("here/1"),
+		"wkr_dead": fmt.Sprintf("here/1 %s %d 12345", KernelID(), gone),
+		// our pid, another start: the pid was used again
+		"wkr_reuse": fmt.Sprintf("here/1 %s %d 1", KernelID(), os.Getpid()),
 		"wkr_boot":  fmt.Sprintf("here/1 another-boot:pid %d 12345", gone),
 		"wkr_far":   "there/2",
 	} {

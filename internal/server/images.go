@@ -16,8 +16,8 @@ import (
 // maxPassword bounds a file that holds a registry's password; tokens are some KiB at most.
 const maxPassword = 64 << 10
 
-// openImages makes the store of what sandboxes are made from. Registries are dialled by the same rules as everything else that somebody
-// else names.
+// openImages makes the store of what sandboxes are made from. Registries are dialled by the same rules as
+// everything else that somebody else names.
 func (s *Server) openImages() (*image.Store, error) {
 	guard, err := s.guard()
 	if err != nil {
@@ -27,12 +27,14 @@ func (s *Server) openImages() (*image.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return image.New(image.Config{Dir: filepath.Join(s.cfg.Data, "images"), Guard: guard, Roots: roots, Credentials: s.registryCredential,
-		Owners: os.Geteuid() == 0, Logger: s.log})
+	return image.New(image.Config{Dir: filepath.Join(s.cfg.Data, "images"), Guard: guard, Roots: roots,
+		Credentials: s.registryCredential,
+		Owners:      os.Geteuid() == 0, Logger: s.log})
 }
 
 // registryCredential is who the server is at a registry.
-func (s *Server) registryCredential(ctx context.Context, host string) (user string, password outboard.Secret, err error) {
+func (s *Server) registryCredential(ctx context.Context,
+	host string) (user string, password outboard.Secret, err error) {
 	for _, r := range s.cfg.Config.Images.Registries {
 		if strings.EqualFold(r.Host, host) || r.Host == "docker.io" && host == "index.docker.io" {
 			if r.Credential != "" {
@@ -46,7 +48,8 @@ func (s *Server) registryCredential(ctx context.Context, host string) (user stri
 }
 
 // registryLogin opens an organization's own credential for a registry.
-func (s *Server) registryLogin(ctx context.Context, org outboard.OrgID, credential, registry string) (user string, password outboard.Secret, err error) {
+func (s *Server) registryLogin(ctx context.Context, org outboard.OrgID, credential,
+	registry string) (user string, password outboard.Secret, err error) {
 	return s.Vault.For(org).Registry(ctx, credential, registry, "")
 }
 
@@ -55,7 +58,8 @@ func (s *Server) registryPassword(r config.Registry) (outboard.Secret, error) {
 	if r.PasswordEnv != "" {
 		value := s.cfg.Env(r.PasswordEnv)
 		if value == "" {
-			return outboard.Secret{}, outboard.Errorf(outboard.Unavailable, "the variable %s, which images.registries names for %s, is not set", r.PasswordEnv, r.Host)
+			return outboard.Secret{}, outboard.Errorf(outboard.Unavailable,
+				"the variable %s, which images.registries names for %s, is not set", r.PasswordEnv, r.Host)
 		}
 		return outboard.NewSecret(value), nil
 	}

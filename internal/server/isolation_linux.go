@@ -32,7 +32,8 @@ func (f Found) String() string { return f.Where + " " + f.Version }
 
 // Isolations returns the isolations of a configuration, installed or not.
 func Isolations(cfg config.Sandbox) []Isolation {
-	return []Isolation{ociIsolation("container", containerRuntime(cfg.Container)), ociIsolation("gvisor", gvisorRuntime(cfg.GVisor)), dockerIsolation(cfg.Docker)}
+	return []Isolation{ociIsolation("container", containerRuntime(cfg.Container)),
+		ociIsolation("gvisor", gvisorRuntime(cfg.GVisor)), dockerIsolation(cfg.Docker)}
 }
 
 func ociIsolation(name string, r config.Runtime) Isolation {
@@ -71,7 +72,8 @@ func isolations(cfg Config, guest string, log *slog.Logger) []sandbox.Option {
 	var out []sandbox.Option
 	for _, i := range Isolations(cfg.Config.Sandbox) {
 		dir := filepath.Join(cfg.Data, "containers", i.Name)
-		o := sandbox.Option{Isolation: i.Name, Name: i.Provider, Holds: func(id outboard.SandboxID) bool { return container.Holds(dir, id) },
+		o := sandbox.Option{Isolation: i.Name, Name: i.Provider,
+			Holds:   func(id outboard.SandboxID) bool { return container.Holds(dir, id) },
 			Present: func() ([]outboard.SandboxID, error) { return container.Present(dir) },
 			Open: func() (sandbox.Provider, error) {
 				p, err := i.Open(dir, guest, log)

@@ -14,13 +14,16 @@ import (
 	"github.com/outboard-dev/outboard/internal/runner"
 )
 
-// enforceEvery is how often what is in force is enforced again while it is: a machine may have been under way to be made.
+// enforceEvery is how often what is in force is enforced again while it is: a machine may have been under way to
+// be made.
 const enforceEvery = time.Second
 
-// KillWait bounds how long whoever writes the file of a kill waits for a server to take it over; it is in force from the start.
+// KillWait bounds how long whoever writes the file of a kill waits for a server to take it over; it is in force
+// from the start.
 const KillWait = 15 * time.Second
 
-// AdoptAfter is how old a file must be to be made a row: whoever wrote it may still be asking a server to check it and do so.
+// AdoptAfter is how old a file must be to be made a row: whoever wrote it may still be asking a server to check
+// it and do so.
 const AdoptAfter = KillWait + 5*time.Second
 
 // KillDir is where the kills of a data directory are.
@@ -41,7 +44,8 @@ type killer struct {
 // openKill makes the switch. What it holds comes later; until then there is nothing to end.
 func (s *Server) openKill() {
 	k := &killer{s: s, frozen: map[outboard.SandboxID]bool{}}
-	k.Switch = kill.New(kill.Config{Source: s.Store, Dir: KillDir(s.cfg.Data), Host: HostName(s.cfg.Data), Logger: s.log})
+	k.Switch = kill.New(kill.Config{Source: s.Store, Dir: KillDir(s.cfg.Data), Host: HostName(s.cfg.Data),
+		Logger: s.log})
 	s.killer = k
 }
 
@@ -77,7 +81,8 @@ func (k *killer) Start() {
 	})
 }
 
-// withdraw gives back the tokens of what is revoked, every second: one may have been about to be made when the kill came.
+// withdraw gives back the tokens of what is revoked, every second: one may have been about to be made when the
+// kill came.
 func (k *killer) withdraw(ctx context.Context) {
 	tick := time.NewTicker(enforceEvery)
 	defer tick.Stop()
@@ -85,9 +90,10 @@ func (k *killer) withdraw(ctx context.Context) {
 		active := k.Active()
 		for i := range active {
 			if active[i].Level == outboard.KillRevoke {
-				k.s.Vault.Withdraw("kill "+string(active[i].ID), func(id outboard.CredentialID, session outboard.SessionID) bool {
-					return k.tokenOf(ctx, &active[i], id, session)
-				})
+				k.s.Vault.Withdraw("kill "+string(active[i].ID),
+					func(id outboard.CredentialID, session outboard.SessionID) bool {
+						return k.tokenOf(ctx, &active[i], id, session)
+					})
 			}
 		}
 		select {
@@ -99,7 +105,8 @@ func (k *killer) withdraw(ctx context.Context) {
 }
 
 // tokenOf reports whether a kill covers a token of a credential that a session has used.
-func (k *killer) tokenOf(ctx context.Context, in *outboard.Kill, id outboard.CredentialID, session outboard.SessionID) bool {
+func (k *killer) tokenOf(ctx context.Context, in *outboard.Kill, id outboard.CredentialID,
+	session outboard.SessionID) bool {
 	who := outboard.KillSubject{Session: session, Credential: id}
 	if in.Scope != outboard.KillCredential && in.Scope != outboard.KillSession && session != "" {
 		cfg, err := k.s.Store.SessionConfig(ctx, session)
@@ -126,7 +133,8 @@ func (k *killer) Enforce(ctx context.Context) {
 	k.enforce(ctx)
 }
 
-// enforce closes connections, ends turns, and freezes, kills or thaws machines. Each step is tried whatever became of the others.
+// enforce closes connections, ends turns, and freezes, kills or thaws machines. Each step is tried whatever
+// became of the others.
 func (k *killer) enforce(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -150,8 +158,8 @@ func (k *killer) enforce(ctx context.Context) {
 	k.adopt(ctx)
 }
 
-// machines brings every machine of this host to where the kills in force want it: first those that this process knows of, which waits
-// for no database, and then the others.
+// machines brings every machine of this host to where the kills in force want it: first those that this process
+// knows of, which waits for no database, and then the others.
 func (k *killer) machines(ctx context.Context) {
 	held := k.s.Fleet.Held()
 	k.bring(ctx, held)
@@ -200,7 +208,8 @@ func (k *killer) bring(ctx context.Context, owned map[outboard.SandboxID]outboar
 	}
 }
 
-// adopt makes rows of files, once the database answers: then all servers see the kill, and sessions at rest learn of it.
+// adopt makes rows of files, once the database answers: then all servers see the kill, and sessions at rest
+// learn of it.
 func (k *killer) adopt(ctx context.Context) {
 	for _, f := range k.Files() {
 		if time.Since(f.At) < AdoptAfter || k.s.Control == nil {

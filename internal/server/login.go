@@ -21,7 +21,8 @@ func (s *Server) loginConfig() (control.LoginConfig, error) {
 	}
 	out := control.LoginConfig{Follow: cfg.Follow, Lasts: cfg.Lasts}
 	for _, m := range cfg.Members {
-		out.Rules = append(out.Rules, control.LoginRule{Email: m.Email, Domain: m.Domain, Claim: m.Claim, Value: m.Value, Org: m.Organization, Role: m.Role})
+		out.Rules = append(out.Rules, control.LoginRule{Email: m.Email, Domain: m.Domain, Claim: m.Claim,
+			Value: m.Value, Org: m.Organization, Role: m.Role})
 	}
 	if err := control.CheckLoginRules(out.Rules); err != nil {
 		return out, err
@@ -33,7 +34,8 @@ func (s *Server) loginConfig() (control.LoginConfig, error) {
 	if !cfg.NoRenewal {
 		out.Renew = control.MaxLogin
 	}
-	provider := login.Config{Renewable: !cfg.NoRenewal, Issuer: cfg.Issuer, ClientID: cfg.ClientID, Scopes: cfg.Scopes, Device: cfg.Device, HTTP: client, Now: s.Store.Now}
+	provider := login.Config{Renewable: !cfg.NoRenewal, Issuer: cfg.Issuer, ClientID: cfg.ClientID, Scopes: cfg.Scopes,
+		Device: cfg.Device, HTTP: client, Now: s.Store.Now}
 	switch {
 	case cfg.ClientSecretFile != "":
 		provider.ClientSecret = func() (outboard.Secret, error) { return secretFile(cfg.ClientSecretFile) }
@@ -62,7 +64,8 @@ func secretFile(path string) (outboard.Secret, error) {
 	defer f.Close()
 	info, err := f.Stat()
 	if err == nil && info.Mode().Perm()&0o077 != 0 {
-		return outboard.Secret{}, outboard.Errorf(outboard.Denied, "the secret %s has mode %04o: others may have read it", path, info.Mode().Perm()).
+		return outboard.Secret{}, outboard.Errorf(outboard.Denied,
+			"the secret %s has mode %04o: others may have read it", path, info.Mode().Perm()).
 			WithHint("chmod 600 %s, and make a new one if anyone else uses this machine", path)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxSecretFile))

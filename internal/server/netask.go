@@ -17,7 +17,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// netAsks is how many hosts are asked about. A person reads some twenty lines; an honest session needs a handful in its life.
+// netAsks is how many hosts are asked about. A person reads some twenty lines; an honest session needs a handful
+// in its life.
 var netAsks = store.NetAsks{Pending: 20, Session: 200, Org: 500}
 
 const (
@@ -40,7 +41,8 @@ func (n *netAsker) Ask(ctx context.Context, r egress.Request, q egress.Question)
 		target.Port = r.Port
 	}
 	resource := netResource(r, target)
-	if q.Approver == outboard.ApproverNone || q.Policy && (len(r.Path) > maxAskedPath || strings.HasSuffix(resource, "*")) {
+	if q.Approver == outboard.ApproverNone || q.Policy && (len(r.Path) > maxAskedPath ||
+		strings.HasSuffix(resource, "*")) {
 		return egress.Asked{}, nil // a star would stand for more in a grant
 	}
 	text, err := netText(r, target)
@@ -48,9 +50,11 @@ func (n *netAsker) Ask(ctx context.Context, r egress.Request, q egress.Question)
 		return egress.Asked{}, err
 	}
 	digest, now := sha256.Sum256([]byte(text)), n.store.Now().UTC().Truncate(time.Microsecond)
-	a, err := n.store.AskNet(ctx, outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval), Session: r.Subject.Session,
-		Action: policy.ActionHTTP, Resource: resource, Digest: hex.EncodeToString(digest[:]), Request: text, Why: q.Why, Rules: q.Rules,
-		Approver: cmp.Or(q.Approver, outboard.ApproverAny), Needs: q.Needs, Owner: r.Subject.Config.Owner.Key, State: outboard.ApprovalPending, CreatedAt: now,
+	a, err := n.store.AskNet(ctx, outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval),
+		Session: r.Subject.Session,
+		Action:  policy.ActionHTTP, Resource: resource, Digest: hex.EncodeToString(digest[:]), Request: text, Why: q.Why, Rules: q.Rules,
+		Approver: cmp.Or(q.Approver,
+			outboard.ApproverAny), Needs: q.Needs, Owner: r.Subject.Config.Owner.Key, State: outboard.ApprovalPending, CreatedAt: now,
 		ExpiresAt: now.Add(cmp.Or(q.Timeout, n.timeout, policy.DefaultTimeout)), Net: target}, netAsks)
 	if outboard.KindOf(err) == outboard.Exhausted {
 		return egress.Asked{}, nil // the refusal is on record like every other
@@ -61,7 +65,8 @@ func (n *netAsker) Ask(ctx context.Context, r egress.Request, q egress.Question)
 	return egress.Asked{Approval: a.ID, Denied: a.State == outboard.ApprovalDenied}, nil
 }
 
-// netResource is what is asked about: of a host on no list all of it, of a rule's question what a grant is compared with.
+// netResource is what is asked about: of a host on no list all of it, of a rule's question what a grant is
+// compared with.
 func netResource(r egress.Request, t *outboard.NetTarget) string {
 	switch {
 	case t.Policy:
@@ -72,8 +77,8 @@ func netResource(r egress.Request, t *outboard.NetTarget) string {
 	return r.Host
 }
 
-// netText is what a person is shown: what an allow covers, and the request that made the question. Hosts are in the form in which
-// they are compared, so that no letter passes for another.
+// netText is what a person is shown: what an allow covers, and the request that made the question. Hosts are in
+// the form in which they are compared, so that no letter passes for another.
 func netText(r egress.Request, t *outboard.NetTarget) (string, error) {
 	address := r.Scheme + "://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port)) + r.Path
 	ports, covers := "80 and 443", "every request to this host at these ports"
@@ -85,7 +90,8 @@ func netText(r egress.Request, t *outboard.NetTarget) (string, error) {
 	} else if len(address) > maxFirst {
 		address = strings.ToValidUTF8(address[:maxFirst], "") + "..."
 	}
-	input, err := json.Marshal(map[string]string{"host": r.Host, "ports": ports, "an allow covers": covers, "first request": r.Method + " " + address})
+	input, err := json.Marshal(map[string]string{"host": r.Host, "ports": ports, "an allow covers": covers,
+		"first request": r.Method + " " + address})
 	if err != nil {
 		return "", err
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// If this fails, a person is shown less than what they allow or text that lies, a flood of hosts makes a flood of rows, or somebody is
-// asked where nobody should be.
+// If this fails, a person is shown less than what they allow or text that lies, a flood of hosts makes a flood
+// of rows, or somebody is asked where nobody should be.
 func TestNetAsker(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "outboard.db")})
 	if err != nil {
@@ -21,7 +21,8 @@ func TestNetAsker(t *testing.T) {
 	t.Cleanup(func() { s.Close() })
 	n := &netAsker{store: s}
 	request := func(host string, port int, path string) egress.Request {
-		return egress.Request{Subject: egress.Subject{Session: "sesn_1"}, Scheme: "https", Method: "GET", Host: host, Port: port, Path: path, Query: "secret=1"}
+		return egress.Request{Subject: egress.Subject{Session: "sesn_1"}, Scheme: "https", Method: "GET", Host: host,
+			Port: port, Path: path, Query: "secret=1"}
 	}
 	ask := func(r egress.Request, q egress.Question) outboard.Approval {
 		t.Helper()
@@ -36,21 +37,26 @@ func TestNetAsker(t *testing.T) {
 		return a
 	}
 	a := ask(request("a.test", 443, "/x\x1b[31m\u202e"), egress.Question{Why: "w", Rules: []string{"default"}})
-	for _, want := range []string{`"host": "a.test"`, `"ports": "80 and 443"`, "every request to this host", "GET https://a.test:443/x", `\u202e`} {
+	for _, want := range []string{`"host": "a.test"`, `"ports": "80 and 443"`, "every request to this host",
+		"GET https://a.test:443/x", `\u202e`} {
 		if !strings.Contains(a.Request, want) {
 			t.Errorf("%q is not in\n%s", want, a.Request)
 		}
 	}
-	if strings.ContainsAny(a.Request, "\x1b\u202e") || strings.Contains(a.Request, "secret") || a.Resource != "a.test" || a.Approver != outboard.ApproverAny || len(a.Digest) != 64 || a.Net.Port != 0 {
+	if strings.ContainsAny(a.Request, "\x1b\u202e") || strings.Contains(a.Request, "secret") ||
+		a.Resource != "a.test" || a.Approver != outboard.ApproverAny || len(a.Digest) != 64 || a.Net.Port != 0 {
 		t.Errorf("a host: %+v", a)
 	}
 	if b := ask(request("a.test", 80, "/other"), egress.Question{}); b.ID != a.ID {
 		t.Errorf("the same host on its other port is %s, not %s", b.ID, a.ID)
 	}
-	if b := ask(request("a.test", 8080, "/"), egress.Question{Approver: "other"}); b.Resource != "a.test:8080" || b.Net.Port != 8080 || b.Approver != "other" {
+	if b := ask(request("a.test", 8080, "/"), egress.Question{Approver: "other"}); b.Resource != "a.test:8080" ||
+		b.Net.Port != 8080 || b.Approver != "other" {
 		t.Errorf("another port: %+v", b)
 	}
-	if b := ask(request("a.test", 443, "/v1/x"), egress.Question{Policy: true, Approver: "admin"}); b.Resource != "a.test/v1/x" || !b.Net.Policy || !strings.Contains(b.Request, "requests to this path") {
+	if b := ask(request("a.test", 443, "/v1/x"), egress.Question{Policy: true,
+		Approver: "admin"}); b.Resource != "a.test/v1/x" || !b.Net.Policy ||
+		!strings.Contains(b.Request, "requests to this path") {
 		t.Errorf("by a rule: %+v", b)
 	}
 	for name, c := range map[string]struct {
@@ -70,7 +76,8 @@ func TestNetAsker(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if list, err := s.Approvals(t.Context(), store.ApprovalFilter{Limit: 2000}); err != nil || len(list) != netAsks.Pending {
+	if list, err := s.Approvals(t.Context(), store.ApprovalFilter{Limit: 2000}); err != nil ||
+		len(list) != netAsks.Pending {
 		t.Errorf("a thousand hosts made %d rows, %v", len(list), err)
 	}
 }

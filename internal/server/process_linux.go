@@ -20,8 +20,8 @@ func KernelID() string {
 	return strings.TrimSpace(string(boot)) + ":" + ns
 }
 
-// ProcessStart returns when a process started, in a form that differs for any other process that gets the same pid; "" when
-// there is no such process, or only its zombie.
+// ProcessStart returns when a process started, in a form that differs for any other process that gets the same
+// pid; "" when there is no such process, or only its zombie.
 func ProcessStart(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -31,8 +31,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/vault"
 )
 
-// Config says what one server process does. Data and Config are needed; the zero value of the rest is a server that neither
-// answers nor works.
+// Config says what one server process does. Data and Config are needed; the zero value of the rest is a server
+// that neither answers nor works.
 type Config struct {
 	Data   string              // data directory
 	Config *config.Config      // its db, llm, policy, egress and so on; addresses are below
@@ -45,8 +45,8 @@ type Config struct {
 	Slots int           // sessions run at a time, 0 = the runner's default
 	Grace time.Duration // for turns to come to their next step at the end, 0 = the runner's default
 
-	// What doors.Open needs. It is here because a server records settings that lower protection, such as an address beyond this
-	// machine without TLS.
+	// What doors.Open needs. It is here because a server records settings that lower protection, such as an
+	// address beyond this machine without TLS.
 
 	Serve  bool   // answer HTTP
 	Listen string // host:port
@@ -59,9 +59,11 @@ type Config struct {
 	Hosts          []string // names this server may be called by
 	TLS            *tls.Config
 
-	// Claim looks at the database before anything is read from it or written to it. Its error ends Start. nil = any will do.
+	// Claim looks at the database before anything is read from it or written to it. Its error ends Start. nil =
+	// any will do.
 	Claim func(context.Context, *store.Store) error
-	// AdminKey sees to it that a new database has an operator's key, before anything answers. nil = nobody is let in by one.
+	// AdminKey sees to it that a new database has an operator's key, before anything answers. nil = nobody is
+	// let in by one.
 	AdminKey func(context.Context, *control.Control) error
 
 	// Guest is the guest program, "" = the one that FindGuest finds.
@@ -181,7 +183,8 @@ func (s *Server) openControl() error {
 		_, err := guard.Lookup(ctx, address)
 		return err
 	}
-	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Spool: s.spool, Fleet: s.Fleet, Models: s.models,
+	s.Control = control.New(control.Config{Store: s.Store, Blob: s.Blob, Spool: s.spool, Fleet: s.Fleet,
+		Models: s.models,
 		Policy: s.policy, Live: s.Live, Vault: s.Vault, Kill: s.killer, Audit: s.Witness, Logger: s.log, Isolation: s.able,
 		Login: people, Trusted: cfg.Exports.Trusted, Directories: cfg.Images.Directories, Reachable: reachable,
 		Bounds: s.bounds(), Boxes: cfg.Egress.Boxes.Bound(), BoxProxies: cfg.Egress.Boxes.Proxies})
@@ -194,8 +197,9 @@ const reserveBytes = 16 << 20
 
 // openState opens what outlives the process, the models and the rules.
 func (s *Server) openState(ctx context.Context) (err error) {
-	s.Store, err = store.Open(ctx, store.Config{Path: SQLitePath(s.cfg.Data), URL: s.cfg.Config.DB, Logger: s.log, TrustClock: s.cfg.TrustClock,
-		Reserve: reserveBytes})
+	s.Store, err = store.Open(ctx, store.Config{Path: SQLitePath(s.cfg.Data), URL: s.cfg.Config.DB, Logger: s.log,
+		TrustClock: s.cfg.TrustClock,
+		Reserve:    reserveBytes})
 	if err != nil {
 		return err
 	}
@@ -239,8 +243,8 @@ func (s *Server) openState(ctx context.Context) (err error) {
 	return err
 }
 
-// openProvider finds what makes the sandboxes. A host that can isolate nothing still serves: only tool calls fail there, with the
-// reason.
+// openProvider finds what makes the sandboxes. A host that can isolate nothing still serves: only tool calls
+// fail there, with the reason.
 func (s *Server) openProvider() {
 	if s.cfg.Provider != nil {
 		s.Provider, s.Capabilities = s.cfg.Provider, s.cfg.Provider.Capabilities()
@@ -253,7 +257,8 @@ func (s *Server) openProvider() {
 		}
 	}
 	cfg := s.cfg.Config.Sandbox
-	p, err := native.New(native.Config{Dir: SandboxDir(s.cfg.Data), Guest: guest, Ahead: cfg.Places(), Warm: cfg.Guests(),
+	p, err := native.New(native.Config{Dir: SandboxDir(s.cfg.Data), Guest: guest, Ahead: cfg.Places(),
+		Warm:    cfg.Guests(),
 		Reserve: cfg.Reserve(), Logger: s.log})
 	if s.Problem = err; err != nil {
 		return
@@ -285,7 +290,8 @@ func (s *Server) openSandboxes() error {
 	cfg := s.cfg.Config
 	boxes := cfg.Egress.Boxes.Bound()
 	s.host = HostName(s.cfg.Data)
-	s.Fleet = fleet.New(fleet.Config{Store: s.Store, Blob: s.Blob, Provider: s.Provider, Host: s.host, Dir: locks, Logger: s.log,
+	s.Fleet = fleet.New(fleet.Config{Store: s.Store, Blob: s.Blob, Provider: s.Provider, Host: s.host, Dir: locks,
+		Logger:      s.log,
 		Environment: s.Vault.Environment, Login: s.registryLogin, BoxGone: s.boxGone, Network: network,
 		BoxesOffline: cfg.Egress.Boxes.Networking == "none", Images: images, Mirrors: cfg.Images.Mirrors,
 		Lifecycle: cfg.Sandbox.Lifecycle(),
@@ -315,11 +321,12 @@ func (s *Server) able(env outboard.EnvConfig) error {
 	if s.choice == nil {
 		return nil // what no sandbox can be made for is refused by each session, with the reason
 	}
-	return s.choice.Check(sandbox.Spec{Isolation: env.Isolation, Limits: env.Limits, Build: env.Installs() || fleet.IsBase(env.Rootfs)})
+	return s.choice.Check(sandbox.Spec{Isolation: env.Isolation, Limits: env.Limits, Build: env.Installs() ||
+		fleet.IsBase(env.Rootfs)})
 }
 
-// Work starts claiming sessions, if this process does not yet. Leases of processes of this host that were killed are given up
-// first, so that their sessions need not wait for the leases to run out.
+// Work starts claiming sessions, if this process does not yet. Leases of processes of this host that were killed
+// are given up first, so that their sessions need not wait for the leases to run out.
 func (s *Server) Work(ctx context.Context) error {
 	if s.runner != nil {
 		return nil
@@ -348,8 +355,9 @@ func (s *Server) Work(ctx context.Context) error {
 // Busy reports whether this server has anything to do, now or at a time that is set.
 func (s *Server) Busy(ctx context.Context) (bool, error) { return s.Store.Pending(ctx, s.host) }
 
-// Stop ends everything: it stops claiming and finishes or releases turns (which pauses their sandboxes), stops the other parts,
-// those first that use others, and closes the store. It may be called twice. Doors are closed before.
+// Stop ends everything: it stops claiming and finishes or releases turns (which pauses their sandboxes), stops
+// the other parts, those first that use others, and closes the store. It may be called twice. Doors are closed
+// before.
 func (s *Server) Stop() {
 	s.stop.Do(func() {
 		if s.runner != nil {

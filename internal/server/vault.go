@@ -18,11 +18,13 @@ import (
 // openVault makes the keeper of secrets. It touches no key before a secret is stored or used.
 func (s *Server) openVault() error {
 	cfg := s.cfg.Config.Vault
-	ws, err := s.wrappers(config.Vault{PassphraseEnv: cfg.PassphraseEnv, KeyFile: cfg.KeyFile, Command: cfg.Command, Transit: cfg.Transit, AWSKMS: cfg.AWSKMS})
+	ws, err := s.wrappers(config.Vault{PassphraseEnv: cfg.PassphraseEnv, KeyFile: cfg.KeyFile, Command: cfg.Command,
+		Transit: cfg.Transit, AWSKMS: cfg.AWSKMS})
 	if err != nil {
 		return err
 	}
-	previous, err := s.wrappers(config.Vault{PassphraseEnv: cfg.PreviousPassphraseEnv, KeyFile: cfg.PreviousKeyFile, Command: cfg.PreviousCommand,
+	previous, err := s.wrappers(config.Vault{PassphraseEnv: cfg.PreviousPassphraseEnv, KeyFile: cfg.PreviousKeyFile,
+		Command: cfg.PreviousCommand,
 		Transit: cfg.PreviousTransit, AWSKMS: cfg.PreviousAWSKMS})
 	if err != nil {
 		return err
@@ -37,12 +39,15 @@ func (s *Server) openVault() error {
 	if err != nil {
 		return err
 	}
-	s.Vault = vault.New(vault.Config{Store: s.Store, Wrappers: append(ws, previous...), Mark: filepath.Join(s.cfg.Data, "vault.seq"),
-		HTTP: vault.Client(&outbound.Guard{}, nil), Registries: vault.Client(&guard, trusted), Permit: s.killer.permit, Logger: s.log})
+	s.Vault = vault.New(vault.Config{Store: s.Store, Wrappers: append(ws, previous...),
+		Mark: filepath.Join(s.cfg.Data, "vault.seq"),
+		HTTP: vault.Client(&outbound.Guard{}, nil), Registries: vault.Client(&guard,
+			trusted), Permit: s.killer.permit, Logger: s.log})
 	return nil
 }
 
-// boxGone forgets the headers of a box. What cannot be forgotten now is when the server starts the next time; nobody can use it meanwhile.
+// boxGone forgets the headers of a box. What cannot be forgotten now is when the server starts the next time;
+// nobody can use it meanwhile.
 func (s *Server) boxGone(ctx context.Context, b outboard.Box) {
 	if err := s.Vault.For(b.Org).ForgetBox(ctx, b.Headers); err != nil {
 		s.log.Warn("the sealed headers of a box that is gone stay", "box", b.ID, "err", err)
@@ -69,14 +74,16 @@ func (s *Server) wrappers(cfg config.Vault) (ws []vault.Wrapper, err error) {
 		if err != nil {
 			return nil, err
 		}
-		ws = append(ws, vault.Transit(vault.TransitConfig{URL: t.URL, Mount: t.Mount, Key: t.Key, Namespace: t.Namespace, TokenFile: t.TokenFile, HTTP: client}))
+		ws = append(ws, vault.Transit(vault.TransitConfig{URL: t.URL, Mount: t.Mount, Key: t.Key,
+			Namespace: t.Namespace, TokenFile: t.TokenFile, HTTP: client}))
 	}
 	if a := cfg.AWSKMS; !a.IsZero() {
 		client, err := serviceClient("")
 		if err != nil {
 			return nil, err
 		}
-		ws = append(ws, vault.AWSKMS(vault.KMSConfig{Region: a.Region, Key: a.Key, URL: a.URL, Credentials: s.awsCredentials, HTTP: client}))
+		ws = append(ws, vault.AWSKMS(vault.KMSConfig{Region: a.Region, Key: a.Key, URL: a.URL,
+			Credentials: s.awsCredentials, HTTP: client}))
 	}
 	return ws, nil
 }
@@ -85,14 +92,18 @@ func (s *Server) wrappers(cfg config.Vault) (ws []vault.Wrapper, err error) {
 func (s *Server) awsCredentials(context.Context) (vault.Secrets, error) {
 	id, key := s.cfg.Env("AWS_ACCESS_KEY_ID"), s.cfg.Env("AWS_SECRET_ACCESS_KEY")
 	if id == "" || key == "" {
-		return vault.Secrets{}, outboard.Errorf(outboard.Unavailable, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set")
+		return vault.Secrets{}, outboard.Errorf(outboard.Unavailable,
+			"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set")
 	}
-	return vault.Secrets{AccessKeyID: outboard.NewSecret(id), Value: outboard.NewSecret(key), SessionToken: outboard.NewSecret(s.cfg.Env("AWS_SESSION_TOKEN"))}, nil
+	return vault.Secrets{AccessKeyID: outboard.NewSecret(id), Value: outboard.NewSecret(key),
+		SessionToken: outboard.NewSecret(s.cfg.Env("AWS_SESSION_TOKEN"))}, nil
 }
 
-// serviceClient reaches an address that the operator chose, wherever it is. It follows no redirects, so that no token travels along.
+// serviceClient reaches an address that the operator chose, wherever it is. It follows no redirects, so that no
+// token travels along.
 func serviceClient(caFile string) (*http.Client, error) {
-	tr := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second, MaxIdleConns: 4, IdleConnTimeout: time.Minute}
+	tr := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true,
+		TLSHandshakeTimeout: 10 * time.Second, MaxIdleConns: 4, IdleConnTimeout: time.Minute}
 	if caFile != "" {
 		pem, err := os.ReadFile(caFile)
 		if err != nil {
@@ -107,5 +118,8 @@ func serviceClient(caFile string) (*http.Client, error) {
 		}
 		tr.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
-	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, nil
+	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request,
+		[]*http.Request) error {
+		return http.ErrUseLastResponse
+	}}, nil
 }

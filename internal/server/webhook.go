@@ -48,7 +48,8 @@ func readSecret(path string) (string, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
-		return "", outboard.Errorf(outboard.Invalid, "configuring the webhook: others on this machine may read %s", path).WithHint("chmod 600 %s", path)
+		return "", outboard.Errorf(outboard.Invalid, "configuring the webhook: others on this machine may read %s",
+			path).WithHint("chmod 600 %s", path)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxSecretFile))
 	if err != nil {

@@ -29,8 +29,8 @@ func portOf(data []byte) (uint16, bool) {
 	return uint16(to.Port), err == nil && slices.Contains(loopback, to.Host) && to.Port > 0 && to.Port < 1<<16
 }
 
-// forward connects a channel to a port of the sandbox's own loopback (ssh -L). Elsewhere goes nothing: from the sandbox the network is
-// policy's, and from this server nobody's.
+// forward connects a channel to a port of the sandbox's own loopback (ssh -L). Elsewhere goes nothing: from the
+// sandbox the network is policy's, and from this server nobody's.
 func (c *conn) forward(ctx context.Context, n ssh.NewChannel) {
 	number, ok := portOf(n.ExtraData())
 	if !ok {

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// FuzzRequests asks a channel for what may come from a client. If this fails, one crashes the server, or gives its program more, larger or other
-// variables than those that say how to speak, a command that is cut in two, a screen without end, or a port that is not the sandbox's.
+// FuzzRequests asks a channel for what may come from a client. If this fails, one crashes the server, or gives
+// its program more, larger or other variables than those that say how to speak, a command that is cut in two, a
+// screen without end, or a port that is not the sandbox's.
 func FuzzRequests(f *testing.F) {
 	type text struct{ Text string }
 	add := func(kind string, v any) { f.Add(kind, ssh.Marshal(v), kind, ssh.Marshal(v), true) }
@@ -51,7 +52,8 @@ func FuzzRequests(f *testing.F) {
 			t.Errorf("the screen is %v", *s.size)
 		}
 		for name, value := range s.env {
-			if name != "LANG" && name != "TERM" && !strings.HasPrefix(name, "LC_") || len(name)+len(value) > maxEnvText || strings.Contains(name, "=") {
+			if name != "LANG" && name != "TERM" && !strings.HasPrefix(name, "LC_") ||
+				len(name)+len(value) > maxEnvText || strings.Contains(name, "=") {
 				t.Errorf("the program has %q=%q", name, value)
 			}
 			if strings.ContainsAny(name+value, "\x00\n") {

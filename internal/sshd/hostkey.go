@@ -17,11 +17,13 @@ import (
 // maxHostKey bounds the file of a host key.
 const maxHostKey = 64 << 10
 
-// HostKey reads the key by which clients know this server, and makes it when there is none. Others of the machine may not read the file.
+// HostKey reads the key by which clients know this server, and makes it when there is none. Others of the
+// machine may not read the file.
 func HostKey(path string) (key ssh.Signer, made bool, err error) {
 	b, err := readHostKey(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := makeHostKey(path); err != nil && !errors.Is(err, fs.ErrExist) { // another server on this directory was faster
+		// another server on this directory was faster
+		if err := makeHostKey(path); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, false, fmt.Errorf("making the SSH host key: %w", err)
 		}
 		made = true
@@ -33,7 +35,8 @@ func HostKey(path string) (key ssh.Signer, made bool, err error) {
 	key, err = ssh.ParsePrivateKey(b)
 	if err != nil {
 		return nil, false, outboard.Errorf(outboard.Invalid, "reading the SSH host key %s: %w", path, err).
-			WithHint("restore it from a backup; if you remove it, the next start makes another one, and every client warns")
+			WithHint("restore it from a backup; if you remove it, the next start makes another one, and every " +
+				"client warns")
 	}
 	return key, made, nil
 }
@@ -44,7 +47,8 @@ func readHostKey(path string) ([]byte, error) {
 		return nil, err
 	}
 	if fi.Mode().Perm()&0o077 != 0 || fi.Size() > maxHostKey {
-		return nil, outboard.Errorf(outboard.Invalid, "the SSH host key %s has mode %04o and %d bytes: others could have read it, or it is none", path, fi.Mode().Perm(), fi.Size()).
+		return nil, outboard.Errorf(outboard.Invalid, "the SSH host key %s has mode %04o and %d bytes: others could "+
+			"have read it, or it is none", path, fi.Mode().Perm(), fi.Size()).
 			WithHint("chmod 600 %s, if nobody did", path)
 	}
 	return os.ReadFile(path)

@@ -16,13 +16,15 @@ func nativeRig(t *testing.T) *rig {
 	return startWith(t, outboardtest.Options{Provider: outboardtest.Native(t)})
 }
 
-// Fails if what works in a plain process does not in a real sandbox: commands, terminals, and copies by scp and rsync, as the sandbox's
-// user and without a right of the host's.
+// Fails if what works in a plain process does not in a real sandbox: commands, terminals, and copies by scp and
+// rsync, as the sandbox's user and without a right of the host's.
 func TestNativeSandbox(t *testing.T) {
 	need(t, "scp", "rsync")
 	r := nativeRig(t)
-	got := r.ssh("id", "some input", r.box, "id -un; echo $HOME; cat; echo; grep -E 'CapEff|NoNewPrivs' /proc/self/status | tr -s '\\t\\n' ' '; exit 7")
-	if got.code != 7 || !strings.HasPrefix(got.out, "user\n/home/user\nsome input\nCapEff: 0000000000000000 NoNewPrivs: 1 ") {
+	got := r.ssh("id", "some input", r.box, "id -un; echo $HOME; cat; echo; grep -E 'CapEff|NoNewPrivs' "+
+		"/proc/self/status | tr -s '\\t\\n' ' '; exit 7")
+	if got.code != 7 || !strings.HasPrefix(got.out, "user\n/home/user\nsome input\nCapEff: 0000000000000000 "+
+		"NoNewPrivs: 1 ") {
 		t.Errorf("a command: %+v", got)
 	}
 	if out := r.ssh("id", "", r.box, "cat /etc/shadow"); out.code == 0 {
@@ -32,7 +34,8 @@ func TestNativeSandbox(t *testing.T) {
 	if err := s.RequestPty("xterm", 33, 101, ssh.TerminalModes{}); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := s.Output("tty; stty size"); err != nil || !strings.HasPrefix(string(out), "/dev/pts/") || !strings.Contains(string(out), "33 101") {
+	if out, err := s.Output("tty; stty size"); err != nil || !strings.HasPrefix(string(out), "/dev/pts/") ||
+		!strings.Contains(string(out), "33 101") {
 		t.Errorf("a terminal: %q, %v", out, err)
 	}
 	testNativeCopies(t, r)
@@ -52,7 +55,8 @@ func testNativeCopies(t *testing.T, r *rig) {
 	scp := append(r.options("id"), "-s", "-r", "-p")
 	r.mustRun("", "scp", append(scp, tree, at+"by-scp")...)
 	r.mustRun("", "rsync", "-a", "-e", shell, tree+"/", at+"by-rsync/")
-	if got := r.ssh("id", "", r.box, "by-scp/program; by-rsync/program; stat -c %U by-scp/program by-rsync/program; diff -r by-scp by-rsync && echo same"); got.out != "user\nuser\nuser\nuser\nsame\n" {
+	if got := r.ssh("id", "", r.box, "by-scp/program; by-rsync/program; stat -c %U by-scp/program by-rsync/program; "+
+		"diff -r by-scp by-rsync && echo same"); got.out != "user\nuser\nuser\nuser\nsame\n" {
 		t.Errorf("what came: %+v", got)
 	}
 	r.mustRun("", "scp", append(scp, at+"by-rsync", filepath.Join(r.dir, "scp-back"))...)

@@ -111,13 +111,14 @@ func (s *session) program(req *ssh.Request) (*program, bool) {
 		return nil, false
 	}
 	if req.Type == "exec" {
-		return &program{"ssh.exec", arg.Text, control.ProcessStart{Argv: []string{"/bin/sh", "-c", runShell, "sh", arg.Text}}}, true
+		return &program{"ssh.exec", arg.Text,
+			control.ProcessStart{Argv: []string{"/bin/sh", "-c", runShell, "sh", arg.Text}}}, true
 	}
 	return &program{"ssh.sftp", "", control.ProcessStart{Program: control.ProgramSFTP}}, arg.Text == "sftp"
 }
 
-// request handles what is asked of a channel beside starting its program. What is not known is refused: agents and displays are not
-// forwarded, since what runs in the sandbox would have them.
+// request handles what is asked of a channel beside starting its program. What is not known is refused: agents
+// and displays are not forwarded, since what runs in the sandbox would have them.
 func (s *session) request(ctx context.Context, req *ssh.Request, started bool) bool {
 	switch req.Type {
 	case "env":
@@ -162,11 +163,13 @@ func (s *session) request(ctx context.Context, req *ssh.Request, started bool) b
 	return false
 }
 
-// passed reports whether a variable of the client's is given to its program: those that say how to speak, and none that say what to load.
+// passed reports whether a variable of the client's is given to its program: those that say how to speak, and
+// none that say what to load.
 func passed(name, value string) bool {
 	known := name == "LANG" || name == "TERM" || strings.HasPrefix(name, "LC_")
 	odd := func(r rune) bool { return r < ' ' || r > '~' }
-	return known && len(name)+len(value) <= maxEnvText && !strings.ContainsFunc(name+value, odd) && !strings.Contains(name, "=")
+	return known && len(name)+len(value) <= maxEnvText && !strings.ContainsFunc(name+value, odd) &&
+		!strings.Contains(name, "=")
 }
 
 func sizeOf(cols, rows uint32) *control.TerminalSize {
@@ -174,7 +177,8 @@ func sizeOf(cols, rows uint32) *control.TerminalSize {
 }
 
 // signals by the names of RFC 4254. Their numbers are those of Linux, where sandboxes are.
-var signals = map[string]int{"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "FPE": 8, "KILL": 9, "USR1": 10, "SEGV": 11, "USR2": 12,
+var signals = map[string]int{"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "FPE": 8, "KILL": 9, "USR1": 10,
+	"SEGV": 11, "USR2": 12,
 	"PIPE": 13, "ALRM": 14, "TERM": 15}
 
 // tell does something with the program, if it runs.
@@ -234,7 +238,9 @@ func told(err error) string {
 
 // follow records the program, wakes the sandbox, and passes both ways until the program has ended.
 func (s *session) follow(ctx context.Context, p *program) (exit control.ProcessExit, err error) {
-	if err := s.c.visit.Record(ctx, p.action, map[string]string{"command": strings.ToValidUTF8(p.command[:min(len(p.command), auditedText)], "?")}); err != nil {
+	if err := s.c.visit.Record(ctx, p.action,
+		map[string]string{"command": strings.ToValidUTF8(p.command[:min(len(p.command), auditedText)],
+			"?")}); err != nil {
 		return exit, err
 	}
 	m, release, err := s.c.visit.Sandbox(ctx)
@@ -311,7 +317,8 @@ func (s *session) feed(ctx context.Context, m control.Sandbox, pid int, tty bool
 	}
 }
 
-// hangUp tells a program that its client is gone, as the end of a terminal line would; one whose client may not go on is killed.
+// hangUp tells a program that its client is gone, as the end of a terminal line would; one whose client may not
+// go on is killed.
 func (s *session) hangUp(ctx context.Context) {
 	sig := signals["HUP"]
 	if errors.Is(context.Cause(ctx), errCut) {

@@ -111,7 +111,8 @@ func TestSession(t *testing.T) {
 	if got := r.ssh("id", "", string(id), "cat note"); got.out != "left by hand\n" {
 		t.Errorf("the second visit: %+v", got)
 	}
-	events, err := r.Control.Events(t.Context(), r.admin(), id, control.EventQuery{Limit: 100, Types: []outboard.EventType{outboard.TypeSandboxReady}})
+	events, err := r.Control.Events(t.Context(), r.admin(), id, control.EventQuery{Limit: 100,
+		Types: []outboard.EventType{outboard.TypeSandboxReady}})
 	if err != nil || len(events) != 1 {
 		t.Errorf("the log has %d sandboxes, %v", len(events), err)
 	}
@@ -122,7 +123,8 @@ func TestAudited(t *testing.T) {
 	r := start(t)
 	r.ssh("id", "", r.box, "echo secret-plan")
 	r.run("ls\n", "sftp", append(r.options("id"), "-b", "-", r.box+"@127.0.0.1")...)
-	r.register(r.putKey("obk_files", outboard.Key{Org: outboard.DefaultOrg, Role: outboard.RoleDeveloper, Scopes: []string{"sandboxes"}}), "files")
+	r.register(r.putKey("obk_files", outboard.Key{Org: outboard.DefaultOrg, Role: outboard.RoleDeveloper,
+		Scopes: []string{"sandboxes"}}), "files")
 	r.ssh("files", "", string(r.newSession()), "true")
 	rows, err := r.Control.Audit(t.Context(), r.admin(), control.AuditQuery{Limit: 100})
 	if err != nil {
@@ -132,7 +134,8 @@ func TestAudited(t *testing.T) {
 	for _, row := range rows {
 		fmt.Fprintf(&text, "%s %s %s %s\n", row.Action, row.Resource, row.Decision, row.Detail)
 	}
-	for _, want := range []string{"ssh_key.add sshkey_", "ssh.connect " + r.box + " allow", "ssh.exec " + r.box + " allow", "secret-plan", "ssh.sftp " + r.box, "ssh.connect sesn_"} {
+	for _, want := range []string{"ssh_key.add sshkey_", "ssh.connect " + r.box + " allow", "ssh.exec " + r.box +
+		" allow", "secret-plan", "ssh.sftp " + r.box, "ssh.connect sesn_"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the audit lacks %q:\n%s", want, text.String())
 		}
@@ -165,7 +168,8 @@ func TestForward(t *testing.T) {
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	for _, c := range []struct {
 		to, want string
-	}{{"localhost:" + port, "from inside: hello"}, {"127.0.0.1:" + port, "from inside: hello"}, {"10.0.0.1:80", ""}, {"example.com:443", ""}, {"169.254.169.254:80", ""}} {
+	}{{"localhost:" + port, "from inside: hello"}, {"127.0.0.1:" + port, "from inside: hello"}, {"10.0.0.1:80",
+		""}, {"example.com:443", ""}, {"169.254.169.254:80", ""}} {
 		got := r.run("hello", "ssh", append(r.options("id"), "-W", c.to, r.box+"@127.0.0.1")...)
 		if got.out != c.want || c.want == "" && !strings.Contains(got.errs, "only ports of the sandbox") {
 			t.Errorf("-W %s: %+v", c.to, got)
@@ -187,7 +191,8 @@ func TestHostile(t *testing.T) {
 		io.WriteString(c, text)
 		return c
 	}
-	for _, text := range []string{"", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("A", 1<<20), "SSH-1.5-old\r\n", "SSH-2.0-x\r\n\xff\xff\xff\xff\x00garbage", "SSH-2.0-x\r\n\x00\x00\x00\x00", "SSH-2.0-x\r\n\x00\x00\x00\x0c\x0a\x14AAAAAAAAAAAAAAAA"} {
+	for _, text := range []string{"", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("A", 1<<20), "SSH-1.5-old\r\n",
+		"SSH-2.0-x\r\n\xff\xff\xff\xff\x00garbage", "SSH-2.0-x\r\n\x00\x00\x00\x00", "SSH-2.0-x\r\n\x00\x00\x00\x0c\x0a\x14AAAAAAAAAAAAAAAA"} {
 		raw(text).Close()
 	}
 	var held []net.Conn
@@ -213,7 +218,8 @@ func TestHostile(t *testing.T) {
 	r.settle()
 
 	c := r.dial()
-	for _, kind := range []string{"x11", "auth-agent@openssh.com", "forwarded-tcpip", "tun@openssh.com", strings.Repeat("z", 10000)} {
+	for _, kind := range []string{"x11", "auth-agent@openssh.com", "forwarded-tcpip", "tun@openssh.com",
+		strings.Repeat("z", 10000)} {
 		if _, _, err := c.OpenChannel(kind, nil); err == nil {
 			t.Errorf("a channel %.20q was opened", kind)
 		}
@@ -221,19 +227,23 @@ func TestHostile(t *testing.T) {
 	if _, _, err := c.OpenChannel("direct-tcpip", []byte{1, 2, 3}); err == nil {
 		t.Error("a channel to nowhere was opened")
 	}
-	for _, host := range []string{"127.0.0.1", "localhost", "::1", "::ffff:127.0.0.1", "0.0.0.0", "127.0.0.2", "127.1", "198.18.0.1", "LOCALHOST"} {
+	for _, host := range []string{"127.0.0.1", "localhost", "::1", "::ffff:127.0.0.1", "0.0.0.0", "127.0.0.2", "127.1",
+		"198.18.0.1", "LOCALHOST"} {
 		for _, port := range []int{3128, 53} {
 			conn, err := c.Dial("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 			if err == nil {
 				conn.Close()
 			}
-			if err == nil || !strings.Contains(err.Error(), "Outboard's own") && !strings.Contains(err.Error(), "only ports of the sandbox itself") {
+			if err == nil || !strings.Contains(err.Error(), "Outboard's own") &&
+				!strings.Contains(err.Error(), "only ports of the sandbox itself") {
 				t.Errorf("port %d of %s, which is Outboard's own: %v", port, host, err)
 			}
 		}
 	}
-	for _, req := range []struct{ kind, payload string }{{"exec", "\xff\xff\xff\xff"}, {"exec", ""}, {"subsystem", "\x00\x00\x00\x05shell"}, {"pty-req", "x"}, {"window-change", ""},
-		{"signal", "\x00\x00\x00\x03FOO"}, {"env", "\x00"}, {"x11-req", ""}, {"auth-agent-req@openssh.com", ""}, {strings.Repeat("y", 20000), ""}} {
+	for _, req := range []struct{ kind, payload string }{{"exec", "\xff\xff\xff\xff"}, {"exec", ""},
+		{"subsystem", "\x00\x00\x00\x05shell"}, {"pty-req", "x"}, {"window-change", ""},
+		{"signal", "\x00\x00\x00\x03FOO"}, {"env", "\x00"}, {"x11-req", ""}, {"auth-agent-req@openssh.com",
+			""}, {strings.Repeat("y", 20000), ""}} {
 		ch, reqs, err := c.OpenChannel("session", nil)
 		if err != nil {
 			t.Fatal(err)

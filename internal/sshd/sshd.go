@@ -39,8 +39,9 @@ import (
 
 // Limits of a server.
 const (
-	// maxConns bounds connections, maxPerOrg those of one organization and maxPerKey those of one registered key: a person has a few
-	// windows, a program some transfers. fullTime is how long one more of a key stays, to be told why it can do nothing.
+	// maxConns bounds connections, maxPerOrg those of one organization and maxPerKey those of one registered
+	// key: a person has a few windows, a program some transfers. fullTime is how long one more of a key stays,
+	// to be told why it can do nothing.
 	maxConns  = 512
 	maxPerOrg = maxConns / 4
 	maxPerKey = 32
@@ -48,24 +49,28 @@ const (
 	// maxHandshakes bounds connections that have not proved anything yet, and maxPerPeer those of one address.
 	maxHandshakes = 64
 	maxPerPeer    = 16
-	// handshakeTime is how long a client has to prove who it is; maxAuthTries how often it may try: an agent offers all keys it has.
+	// handshakeTime is how long a client has to prove who it is; maxAuthTries how often it may try: an agent
+	// offers all keys it has.
 	handshakeTime = 20 * time.Second
 	maxAuthTries  = 10
 	// authTime bounds what is asked of the database about one key.
 	authTime = 10 * time.Second
 	// maxChannels bounds what goes on over one connection.
 	maxChannels = 64
-	// keepaliveEvery is how often a client is asked whether it is there, silence how long it may say nothing at all, and writeTime how long
-	// one write may take: a laptop that is shut for a moment comes back, one that is gone is not kept for.
+	// keepaliveEvery is how often a client is asked whether it is there, silence how long it may say nothing at
+	// all, and writeTime how long one write may take: a laptop that is shut for a moment comes back, one that is
+	// gone is not kept for.
 	keepaliveEvery = 30 * time.Second
 	silence        = 5 * time.Minute
 	writeTime      = 2 * time.Minute
-	// lookEvery is how often it is asked whether a visit may go on: with what control remembers, within the second that is promised.
+	// lookEvery is how often it is asked whether a visit may go on: with what control remembers, within the
+	// second that is promised.
 	lookEvery = 200 * time.Millisecond
 )
 
 // publicKeyAlgorithms are the signatures that are taken: none with SHA-1.
-var publicKeyAlgorithms = []string{ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384,
+var publicKeyAlgorithms = []string{ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256, ssh.KeyAlgoECDSA256,
+	ssh.KeyAlgoECDSA384,
 	ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSASHA256, ssh.KeyAlgoRSASHA512}
 
 // Config makes a Server.
@@ -95,7 +100,8 @@ type Server struct {
 
 // New returns a server.
 func New(cfg Config) *Server {
-	s := &Server{ctl: cfg.Control, host: cfg.HostKey, log: cfg.Logger, all: map[net.Conn]bool{}, young: map[string]int{}, perKey: map[outboard.SSHKeyID]int{}, perOrg: map[outboard.OrgID]int{}}
+	s := &Server{ctl: cfg.Control, host: cfg.HostKey, log: cfg.Logger, all: map[net.Conn]bool{},
+		young: map[string]int{}, perKey: map[outboard.SSHKeyID]int{}, perOrg: map[outboard.OrgID]int{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -137,7 +143,8 @@ func (s *Server) Serve(l net.Listener) error {
 // acceptPause is the wait before the next try where there is no descriptor for a connection.
 const acceptPause = 100 * time.Millisecond
 
-// passes reports whether a listener that failed so goes on: a client that was gone already, or descriptors that ran out for now.
+// passes reports whether a listener that failed so goes on: a client that was gone already, or descriptors that
+// ran out for now.
 func passes(err error) bool {
 	return errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
@@ -192,8 +199,8 @@ type seat struct {
 	key outboard.SSHKeyID
 }
 
-// claim counts a connection of a key, and says where. It is not let in at all where its organization has as many as it may, and is told so where
-// its key has: then key is "".
+// claim counts a connection of a key, and says where. It is not let in at all where its organization has as many
+// as it may, and is told so where its key has: then key is "".
 func (s *Server) claim(k *outboard.SSHKey) (at seat, in bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,26 +249,34 @@ func (s *Server) handle(nc net.Conn) {
 	}
 	live.grown.Store(true)
 	if at, in = s.claim(&visit.Key); !in {
-		s.log.Warn("an SSH connection was closed: its organization has as many as it may", "org", visit.Key.Org, "most", maxPerOrg)
+		s.log.Warn("an SSH connection was closed: its organization has as many as it may", "org", visit.Key.Org, "most",
+			maxPerOrg)
 		sc.Close()
 		return
 	}
-	c := &conn{s: s, sc: sc, visit: visit, full: at.key == "", log: s.log.With("target", visit.Target(), "ssh_key", visit.Key.ID, "from", nc.RemoteAddr().String())}
+	c := &conn{s: s, sc: sc, visit: visit, full: at.key == "", log: s.log.With("target", visit.Target(), "ssh_key",
+		visit.Key.ID, "from", nc.RemoteAddr().String())}
 	c.log.Info("ssh connection")
 	c.run(chans, reqs)
 }
 
 // shake proves who the client is.
-func (s *Server) shake(nc net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, *control.SSHVisit, error) {
+func (s *Server) shake(nc net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, *control.SSHVisit,
+	error) {
 	if err := nc.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
 		return nil, nil, nil, nil, err
 	}
 	var visit *control.SSHVisit
 	stranger := false
-	cfg := &ssh.ServerConfig{MaxAuthTries: maxAuthTries, ServerVersion: "SSH-2.0-Outboard", PublicKeyAuthAlgorithms: publicKeyAlgorithms,
+	cfg := &ssh.ServerConfig{MaxAuthTries: maxAuthTries, ServerVersion: "SSH-2.0-Outboard",
+		PublicKeyAuthAlgorithms: publicKeyAlgorithms,
 		// Every key is worth a signature: to say which ones are known would tell strangers.
-		PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return &ssh.Permissions{}, nil },
-		VerifiedPublicKeyCallback: func(m ssh.ConnMetadata, key ssh.PublicKey, _ *ssh.Permissions, _ string) (*ssh.Permissions, error) {
+		PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) {
+			return &ssh.Permissions{},
+				nil
+		},
+		VerifiedPublicKeyCallback: func(m ssh.ConnMetadata, key ssh.PublicKey, _ *ssh.Permissions,
+			_ string) (*ssh.Permissions, error) {
 			ctx, cancel := context.WithTimeout(s.ctx, authTime)
 			defer cancel()
 			v, err := s.ctl.OpenSSH(ctx, ssh.FingerprintSHA256(key), m.User(), m.RemoteAddr().String())
@@ -281,7 +296,8 @@ func (s *Server) shake(nc net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-c
 		err = errors.Join(errors.New("nobody was admitted"), sc.Close())
 	}
 	if err != nil && stranger { // clients show every key they have: only if none was good was somebody refused
-		s.ctl.Refused(s.ctx, outboard.Caller{}, control.RefusedRequest{Route: "ssh", From: nc.RemoteAddr().String(), Why: control.ErrSSHStranger})
+		s.ctl.Refused(s.ctx, outboard.Caller{}, control.RefusedRequest{Route: "ssh", From: nc.RemoteAddr().String(),
+			Why: control.ErrSSHStranger})
 	}
 	return sc, chans, reqs, visit, err
 }
@@ -293,7 +309,8 @@ func (s *Server) recover(what, who string) {
 	}
 }
 
-// lively is a connection on which silence and a reader that takes nothing have an end. Its first deadline, of the handshake, stands until grown.
+// lively is a connection on which silence and a reader that takes nothing have an end. Its first deadline, of
+// the handshake, stands until grown.
 type lively struct {
 	net.Conn
 	grown atomic.Bool
@@ -392,7 +409,8 @@ func (c *conn) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	}
 }
 
-// keepalive asks now and then whether the client is there: any answer will do, since what counts is that something arrives.
+// keepalive asks now and then whether the client is there: any answer will do, since what counts is that
+// something arrives.
 func (c *conn) keepalive(ctx context.Context) {
 	tick := time.NewTicker(keepaliveEvery)
 	defer tick.Stop()

@@ -112,7 +112,8 @@ func (r *rig) register(c *client.Client, name string) client.SSHKey {
 func (r *rig) keygen(name string) (public string) {
 	r.Helper()
 	path := filepath.Join(r.dir, name)
-	if out, err := exec.CommandContext(r.Context(), "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(r.Context(), "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path).
+		CombinedOutput(); err != nil {
 		r.Fatalf("ssh-keygen: %v\n%s", err, out)
 	}
 	b, err := os.ReadFile(path + ".pub")
@@ -133,8 +134,10 @@ func (r *rig) newBox(c *client.Client) string {
 
 // options are those of every OpenSSH program.
 func (r *rig) options(key string) []string {
-	return []string{"-F", os.DevNull, "-i", filepath.Join(r.dir, key), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes",
-		"-o", "UserKnownHostsFile=" + filepath.Join(r.dir, "known"), "-o", "StrictHostKeyChecking=yes", "-o", "Port=" + r.port}
+	return []string{"-F", os.DevNull, "-i", filepath.Join(r.dir, key), "-o", "IdentitiesOnly=yes", "-o",
+		"BatchMode=yes",
+		"-o", "UserKnownHostsFile=" + filepath.Join(r.dir, "known"), "-o", "StrictHostKeyChecking=yes", "-o", "Port=" +
+			r.port}
 }
 
 // result is what a program left.
@@ -177,7 +180,8 @@ func (r *rig) mustRun(stdin, name string, args ...string) string {
 // Fails if what a person types does not run, or its exit, its two outputs, its input or its signals get lost or mixed.
 func TestExec(t *testing.T) {
 	r := start(t)
-	if got := r.ssh("id", "", r.box, "echo out; echo problem >&2; exit 7"); got.code != 7 || got.out != "out\n" || got.errs != "problem\n" {
+	if got := r.ssh("id", "", r.box, "echo out; echo problem >&2; exit 7"); got.code != 7 || got.out != "out\n" ||
+		got.errs != "problem\n" {
 		t.Errorf("a command: %+v", got)
 	}
 	if got := r.ssh("id", "", r.box, "true"); got.code != 0 || got.out+got.errs != "" {
@@ -196,15 +200,18 @@ func TestExec(t *testing.T) {
 	if got := r.ssh("id", "", r.box, "kill -TERM $$"); got.code != 255 || !strings.Contains(got.errs, "") {
 		t.Errorf("a program that a signal ended: %+v", got)
 	}
-	if got := r.ssh("id", "echo shell $((6*7))\nexit 3\n", r.box); got.code != 3 || !strings.Contains(got.out, "shell 42") {
+	if got := r.ssh("id", "echo shell $((6*7))\nexit 3\n", r.box); got.code != 3 ||
+		!strings.Contains(got.out, "shell 42") {
 		t.Errorf("a shell: %+v", got)
 	}
 }
 
-// Fails if a terminal is none, has another size than the person's, does not follow it, or if variables beyond those of language get in.
+// Fails if a terminal is none, has another size than the person's, does not follow it, or if variables beyond
+// those of language get in.
 func TestTerminal(t *testing.T) {
 	r := start(t)
-	if got := r.ssh("id", "", r.box, "-tt", "test -t 0 && test -t 1 && echo a terminal"); !strings.Contains(got.out, "a terminal") {
+	if got := r.ssh("id", "", r.box, "-tt", "test -t 0 && test -t 1 && echo a terminal"); !strings.Contains(got.out,
+		"a terminal") {
 		t.Errorf("-tt: %+v", got)
 	}
 	s := r.session()
@@ -264,7 +271,8 @@ func (r *rig) dial() *ssh.Client {
 	if err != nil {
 		r.Fatal(err)
 	}
-	c, err := ssh.Dial("tcp", "127.0.0.1:"+r.port, &ssh.ClientConfig{User: r.box, Auth: []ssh.AuthMethod{ssh.PublicKeys(key)}, HostKeyCallback: ssh.InsecureIgnoreHostKey()})
+	c, err := ssh.Dial("tcp", "127.0.0.1:"+r.port, &ssh.ClientConfig{User: r.box,
+		Auth: []ssh.AuthMethod{ssh.PublicKeys(key)}, HostKeyCallback: ssh.InsecureIgnoreHostKey()})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -302,8 +310,10 @@ func TestCopies(t *testing.T) {
 	r.mustRun("", "scp", append(scp, at+"by-scp", filepath.Join(r.dir, "scp-back"))...)
 	diff("scp", "scp-back")
 
-	batch := "mkdir d\nput -r " + tree + " d/by-sftp\nchmod 600 d/by-sftp/big\nls -l d/by-sftp\nrename d/by-sftp d/moved\nsymlink moved d/link\nget -rp d/moved " +
-		filepath.Join(r.dir, "sftp-back") + "\nrm d/link\ndf d\nreget d/moved/big " + filepath.Join(r.dir, "sftp-back/big") + "\n"
+	batch := "mkdir d\nput -r " + tree + " d/by-sftp\nchmod 600 d/by-sftp/big\nls -l d/by-sftp\nrename d/by-sftp " +
+		"d/moved\nsymlink moved d/link\nget -rp d/moved " +
+		filepath.Join(r.dir, "sftp-back") + "\nrm d/link\ndf d\nreget d/moved/big " +
+		filepath.Join(r.dir, "sftp-back/big") + "\n"
 	out := r.mustRun(batch, "sftp", append(r.options("id"), "-b", "-", r.box+"@127.0.0.1")...)
 	if !strings.Contains(out, "-rw-------") {
 		t.Errorf("sftp: %s", out)
@@ -332,12 +342,14 @@ func TestWake(t *testing.T) {
 	if got := r.ssh("id", "", r.box, "cat note"); got.out != "kept\n" {
 		t.Errorf("after a pause: %+v", got)
 	}
-	if b, err := r.Control.Box(t.Context(), r.admin(), outboard.BoxID(r.box)); err != nil || b.State != outboard.BoxRunning {
+	if b, err := r.Control.Box(t.Context(), r.admin(), outboard.BoxID(r.box)); err != nil ||
+		b.State != outboard.BoxRunning {
 		t.Errorf("the box is %s, %v", b.State, err)
 	}
 }
 
-// Fails if who is in a sandbox that is paused is told about connections and machines of the server's, which they do not know.
+// Fails if who is in a sandbox that is paused is told about connections and machines of the server's, which they
+// do not know.
 func TestPausedMeanwhile(t *testing.T) {
 	r := start(t)
 	s := r.session()
@@ -380,7 +392,8 @@ func (r *rig) putKey(secret string, k outboard.Key) *client.Client {
 // Fails if anybody gets in who may not use the box by the API, or if a refusal tells strangers whether a box is there.
 func TestRefused(t *testing.T) {
 	r := start(t)
-	org := outboard.Organization{ID: outboard.NewID[outboard.OrgID](outboard.PrefixOrg), Name: "second", CreatedAt: time.Now()}
+	org := outboard.Organization{ID: outboard.NewID[outboard.OrgID](outboard.PrefixOrg), Name: "second",
+		CreatedAt: time.Now()}
 	if err := r.Store.AddOrg(t.Context(), org); err != nil {
 		t.Fatal(err)
 	}
@@ -389,24 +402,30 @@ func TestRefused(t *testing.T) {
 	theirs := r.newBox(stranger)
 	r.keygen("unknown")
 	r.register(r.putKey("obk_dev", outboard.Key{Org: outboard.DefaultOrg, Role: outboard.RoleDeveloper}), "dev")
-	r.register(r.putKey("obk_limited", outboard.Key{Org: outboard.DefaultOrg, Role: outboard.RoleDeveloper, Scopes: []string{"sandboxes"}}), "limited")
-	if _, err := r.putKey("obk_viewer", outboard.Key{Org: outboard.DefaultOrg, Role: outboard.RoleViewer}).AddSSHKey(t.Context(), "v", r.keygen("viewer"), 0); outboard.KindOf(err) != outboard.Denied {
+	r.register(r.putKey("obk_limited", outboard.Key{Org: outboard.DefaultOrg, Role: outboard.RoleDeveloper,
+		Scopes: []string{"sandboxes"}}), "limited")
+	if _, err := r.putKey("obk_viewer", outboard.Key{Org: outboard.DefaultOrg, Role: outboard.RoleViewer}).
+		AddSSHKey(t.Context(), "v", r.keygen("viewer"), 0); outboard.KindOf(err) != outboard.Denied {
 		t.Errorf("a viewer registers a key: %v", err)
 	}
 	demoted := r.user("demoted", outboard.RoleDeveloper)
 	if got := r.ssh("demoted", "", r.box, "echo in"); got.out != "in\n" {
 		t.Fatalf("a developer: %+v", got)
 	}
-	if _, err := r.Control.UpdateUser(t.Context(), r.admin(), demoted, control.UserPatch{Role: new(outboard.RoleViewer)}); err != nil {
+	if _, err := r.Control.UpdateUser(t.Context(), r.admin(), demoted,
+		control.UserPatch{Role: new(outboard.RoleViewer)}); err != nil {
 		t.Fatal(err)
 	}
 	session := string(r.newSession())
 	random := string(outboard.NewBoxID())
 	var first string
 	for _, c := range []struct{ who, key, target string }{
-		{"a key nobody registered", "unknown", r.box}, {"a foreign box", "id", theirs}, {"a box that never was", "id", random},
-		{"another organization's key", "stranger", r.box}, {"a name that is no id", "id", "root"}, {"one who is a viewer by now", "demoted", r.box},
-		{"a key that may not use sessions, at one", "limited", session}, {"a session that never was", "id", session[:len(session)-4] + "aaaa"},
+		{"a key nobody registered", "unknown", r.box}, {"a foreign box", "id", theirs}, {"a box that never was", "id",
+			random},
+		{"another organization's key", "stranger", r.box}, {"a name that is no id", "id",
+			"root"}, {"one who is a viewer by now", "demoted", r.box},
+		{"a key that may not use sessions, at one", "limited", session}, {"a session that never was", "id",
+			session[:len(session)-4] + "aaaa"},
 	} {
 		got := r.ssh(c.key, "", c.target, "echo in")
 		said := strings.ReplaceAll(got.errs, c.target, "TARGET")
@@ -420,7 +439,9 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s is told %q, and others %q", c.who, said, first)
 		}
 	}
-	for _, c := range [][2]string{{"id", r.box}, {"dev", r.box}, {"limited", r.box}, {"stranger", theirs}, {"dev", session}} { // the same, where they may
+	// the same, where they may
+	for _, c := range [][2]string{{"id", r.box}, {"dev", r.box}, {"limited", r.box}, {"stranger", theirs},
+		{"dev", session}} {
 		if got := r.ssh(c[0], "", c[1], "echo in"); got.out != "in\n" {
 			t.Errorf("%s at %s: %+v", c[0], c[1], got)
 		}
@@ -434,13 +455,15 @@ func (r *rig) user(name, role string) outboard.UserID {
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.register(r.putKey("obk_"+name, outboard.Key{Org: outboard.DefaultOrg, Role: role, Kind: outboard.KeyLogin, User: u.ID}), name)
+	r.register(r.putKey("obk_"+name, outboard.Key{Org: outboard.DefaultOrg, Role: role, Kind: outboard.KeyLogin,
+		User: u.ID}), name)
 	return u.ID
 }
 
 func (r *rig) newSession() outboard.SessionID {
 	r.Helper()
-	a, err := r.Control.CreateAgent(r.Context(), r.admin(), outboard.Agent{Name: "a", Model: outboard.ModelConfig{ID: "script/steps"}})
+	a, err := r.Control.CreateAgent(r.Context(), r.admin(), outboard.Agent{Name: "a",
+		Model: outboard.ModelConfig{ID: "script/steps"}})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -480,14 +503,16 @@ func TestCut(t *testing.T) {
 			return err
 		}},
 		"kill switch": {"id", func(t *testing.T, r *rig) error {
-			return r.Store.PutKill(t.Context(), outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill), Scope: outboard.KillAll, Level: outboard.KillPause, At: time.Now()})
+			return r.Store.PutKill(t.Context(), outboard.Kill{ID: outboard.NewID[outboard.KillID](outboard.PrefixKill),
+				Scope: outboard.KillAll, Level: outboard.KillPause, At: time.Now()})
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := start(t)
 			r.register(r.putKey("obk_dev", outboard.Key{Org: outboard.DefaultOrg, Role: outboard.RoleDeveloper}), "dev")
 			r.user("person", outboard.RoleDeveloper)
-			cmd := exec.CommandContext(t.Context(), "ssh", append(r.options(c.key), r.box+"@127.0.0.1", "echo pid $$; exec sleep 600")...)
+			cmd := exec.CommandContext(t.Context(), "ssh", append(r.options(c.key), r.box+"@127.0.0.1",
+				"echo pid $$; exec sleep 600")...)
 			out := newWatched()
 			cmd.Stdout = out
 			if err := cmd.Start(); err != nil {
@@ -544,7 +569,8 @@ func TestSSHStrangersAreOnRecord(t *testing.T) {
 			t.Errorf("a key that nobody registered: %+v", got)
 		}
 	}
-	for end := time.Now().Add(10 * time.Second); strangers() == 0 && time.Now().Before(end); { // written once the client has gone
+	// written once the client has gone
+	for end := time.Now().Add(10 * time.Second); strangers() == 0 && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if n := strangers(); n != 1 {

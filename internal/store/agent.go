@@ -22,7 +22,8 @@ func (s *Store) PutAgent(ctx context.Context, a outboard.Agent) error {
 		var n int64 = 1
 		var err error
 		if a.Version == 1 {
-			_, err = t.exec(ctx, insertAgentSQL, string(a.ID), micros(a.CreatedAt), micros(a.ArchivedAt), orgText(a.Org))
+			_, err = t.exec(ctx, insertAgentSQL, string(a.ID), micros(a.CreatedAt), micros(a.ArchivedAt),
+				orgText(a.Org))
 		} else {
 			n, err = t.exec(ctx, raiseAgentSQL, a.Version, string(a.ID), a.Version-1)
 		}
@@ -63,10 +64,12 @@ func (s *Store) Agent(ctx context.Context, id outboard.AgentID, version int) (ou
 	if version == 0 {
 		return one(ctx, s, "agent", id, scanAgent, latestAgentSQL, string(id))
 	}
-	return one(ctx, s, "agent", string(id)+" version "+strconv.Itoa(version), scanAgent, agentVersionSQL, string(id), version)
+	return one(ctx, s, "agent", string(id)+" version "+strconv.Itoa(version), scanAgent, agentVersionSQL, string(id),
+		version)
 }
 
-// Page selects rows newest first. Cursor is the id (for versions: the decimal version) of the last row of the page before.
+// Page selects rows newest first. Cursor is the id (for versions: the decimal version) of the last row of the
+// page before.
 type Page struct {
 	Org             outboard.OrgID // "" = of all
 	Cursor          string
@@ -97,7 +100,8 @@ func (s *Store) Agents(ctx context.Context, p Page) ([]outboard.Agent, error) {
 	if !p.IncludeArchived {
 		w.add(`archived_at = 0`)
 	}
-	query := `SELECT ` + agentCols + ` AND v.version = a.version` + w.String() + order("created_at, id", false) + ` LIMIT ?`
+	query := `SELECT ` + agentCols + ` AND v.version = a.version` + w.String() + order("created_at, id", false) +
+		` LIMIT ?`
 	return collect(ctx, s, "listing agents", scanAgent, query, append(w.args, limitOr(p.Limit, defaultPage))...)
 }
 
@@ -115,7 +119,8 @@ func (s *Store) AgentVersions(ctx context.Context, id outboard.AgentID, p Page) 
 		w.add(`v.version < ?`, v)
 	}
 	query := `SELECT ` + agentCols + w.String() + order("v.version", false) + ` LIMIT ?`
-	return collect(ctx, s, "listing versions of an agent", scanAgent, query, append(w.args, limitOr(p.Limit, defaultPage))...)
+	return collect(ctx, s, "listing versions of an agent", scanAgent, query,
+		append(w.args, limitOr(p.Limit, defaultPage))...)
 }
 
 const archiveAgentSQL = `UPDATE agents SET archived_at = ? WHERE id = ? AND archived_at = 0`

@@ -51,7 +51,8 @@ type pending struct {
 }
 
 // Append is the plain form of Commit. It returns the events as stored, with Seq and Time.
-func (s *Store) Append(ctx context.Context, id outboard.SessionID, epoch, expectSeq int64, events ...outboard.Event) ([]outboard.Event, error) {
+func (s *Store) Append(ctx context.Context, id outboard.SessionID, epoch, expectSeq int64,
+	events ...outboard.Event) ([]outboard.Event, error) {
 	return s.Commit(ctx, Commit{Session: id, Epoch: epoch, Expect: expectSeq, Events: events})
 }
 
@@ -103,7 +104,8 @@ func (s *Store) commit(ctx context.Context, c Commit) ([]outboard.Event, error) 
 // check refuses what no state of the session would allow.
 func (c *Commit) check() error {
 	if len(c.Events) > outboard.MaxAppend {
-		return outboard.Errorf(outboard.TooLarge, "an append of %d events is over the limit of %d", len(c.Events), outboard.MaxAppend)
+		return outboard.Errorf(outboard.TooLarge, "an append of %d events is over the limit of %d", len(c.Events),
+			outboard.MaxAppend)
 	}
 	for i := range c.Events {
 		switch e := &c.Events[i]; {
@@ -279,7 +281,8 @@ func (s *Store) tell(done []committed) {
 			s.announce(c.rows, c.group...)
 		}
 		if p := c.group[0]; p.own && p.commit.Release {
-			runtime.Gosched() // who waited for the end of a turn goes on at once; what is left of the turn is to tidy up
+			// who waited for the end of a turn goes on at once; what is left of the turn is to tidy up
+			runtime.Gosched()
 		}
 	}
 }
@@ -310,7 +313,8 @@ func (s *Store) tryGroup(group []*pending, k *taking) (map[outboard.SessionID]*r
 		for _, p := range group {
 			s.cache.drop(p.commit.Session)
 		}
-		retry := errors.Is(err, errStale) || s.d.again(err) || try == 0 && s.d.unique(err) // fresh headers tell who is to blame
+		// fresh headers tell who is to blame
+		retry := errors.Is(err, errStale) || s.d.again(err) || try == 0 && s.d.unique(err)
 		if !retry {
 			break
 		}

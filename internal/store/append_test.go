@@ -71,10 +71,19 @@ func TestOnceOnlyEvents(t *testing.T) {
 		call := outboard.NewEvent("", &outboard.CallRequested{Name: "bash"})
 		mustAppend(t, s, h.ID, in, call)
 		for name, mk := range map[string]func() outboard.Event{
-			"processed":    func() outboard.Event { return processed(in) },
-			"finished":     func() outboard.Event { return outboard.NewEvent("", &outboard.CallFinished{Call: call.ID}) },
-			"confirmation": func() outboard.Event { return outboard.NewEvent("", &outboard.InputConfirmation{Call: call.ID}) },
-			"result":       func() outboard.Event { return outboard.NewEvent("", &outboard.InputToolResult{Call: call.ID}) },
+			"processed": func() outboard.Event { return processed(in) },
+			"finished": func() outboard.Event {
+				return outboard.NewEvent("",
+					&outboard.CallFinished{Call: call.ID})
+			},
+			"confirmation": func() outboard.Event {
+				return outboard.NewEvent("",
+					&outboard.InputConfirmation{Call: call.ID})
+			},
+			"result": func() outboard.Event {
+				return outboard.NewEvent("",
+					&outboard.InputToolResult{Call: call.ID})
+			},
 		} {
 			mustAppend(t, s, h.ID, mk())
 			head := mustSession(t, s, h.ID).Head
@@ -86,7 +95,8 @@ func TestOnceOnlyEvents(t *testing.T) {
 				t.Fatalf("%s: a refused append moved the head from %d to %d", name, head, now)
 			}
 		}
-		_, err := s.Append(t.Context(), h.ID, 0, store.Any, outboard.NewEvent("", &outboard.CallFinished{Call: "x"}), outboard.NewEvent("", &outboard.CallFinished{Call: "x"}))
+		_, err := s.Append(t.Context(), h.ID, 0, store.Any, outboard.NewEvent("", &outboard.CallFinished{Call: "x"}),
+			outboard.NewEvent("", &outboard.CallFinished{Call: "x"}))
 		mustBe(t, err, store.ErrDuplicate)
 		mustAppend(t, s, h.ID, outboard.NewEvent("", &outboard.CallFinished{Call: "x"}))
 	})
@@ -138,7 +148,9 @@ func TestHeaderIsProjectionOfLog(t *testing.T) {
 		for i, evs := range [][]outboard.Event{
 			{in},
 			{started(1), processed(in)},
-			{outboard.NewEvent("", &outboard.ModelFinished{Usage: outboard.Usage{Input: 10, Output: 5, CacheRead: 1, CacheWrite5m: 2, CacheWrite1h: 3}})},
+			{outboard.NewEvent("",
+				&outboard.ModelFinished{Usage: outboard.Usage{Input: 10, Output: 5, CacheRead: 1, CacheWrite5m: 2,
+					CacheWrite1h: 3}})},
 			{outboard.NewEvent("", &outboard.SessionUpdated{Title: &title, Metadata: map[string]string{"a": "b"}})},
 			{outboard.NewEvent("", &outboard.InputInterrupt{})},
 			{retrying(time.Now().Add(time.Hour))},
@@ -163,7 +175,8 @@ func TestHeaderIsProjectionOfLog(t *testing.T) {
 	})
 }
 
-// Events that cannot be stored are refused by name before anything is written; an inbox without bound would fill the disk.
+// Events that cannot be stored are refused by name before anything is written; an inbox without bound would fill
+// the disk.
 func TestAppendLimits(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		h := newSession(t, s)
@@ -201,9 +214,10 @@ func TestCommitIsWhole(t *testing.T) {
 		h := newSession(t, s)
 		c := store.Commit{
 			Session: h.ID, Expect: 1, Events: []outboard.Event{said("a"), said("b")},
-			Checkpoint: &outboard.Checkpoint{ID: "ckpt_1", Delta: outboard.BlobRef{Digest: "d", Size: 7}, CreatedAt: time.UnixMicro(5).UTC()},
-			Files:      []outboard.File{{ID: "file_1", Filename: "x", Session: h.ID, Downloadable: true}},
-			Config:     &outboard.SessionConfig{Environment: "env_2"},
+			Checkpoint: &outboard.Checkpoint{ID: "ckpt_1", Delta: outboard.BlobRef{Digest: "d", Size: 7},
+				CreatedAt: time.UnixMicro(5).UTC()},
+			Files:  []outboard.File{{ID: "file_1", Filename: "x", Session: h.ID, Downloadable: true}},
+			Config: &outboard.SessionConfig{Environment: "env_2"},
 		}
 		late := c
 		late.Expect = 0
@@ -250,8 +264,8 @@ func TestTimesKeepDistance(t *testing.T) {
 	})
 }
 
-// A statement of a commit that fails is not undone by itself, which the control shows. An event of it that stayed would be one that its
-// sender was told is not there.
+// A statement of a commit that fails is not undone by itself, which the control shows. An event of it that
+// stayed would be one that its sender was told is not there.
 func TestFailedInsertLeavesNothing(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s := storetest.Open(t, cfg)

@@ -34,10 +34,12 @@ func (c *Commit) approvals() []statement {
 		if a.Allow {
 			state = outboard.ApprovalAllowed
 		}
-		out = append(out, statement{endApprovalSQL, []any{string(state), jsonText(a), string(c.Session), string(a.Call)}})
+		out = append(out, statement{endApprovalSQL, []any{string(state), jsonText(a), string(c.Session),
+			string(a.Call)}})
 	}
 	for _, e := range c.Closed {
-		out = append(out, statement{endApprovalSQL, []any{string(e.State), jsonText(e.Why), string(c.Session), string(e.Call)}})
+		out = append(out, statement{endApprovalSQL, []any{string(e.State), jsonText(e.Why), string(c.Session),
+			string(e.Call)}})
 	}
 	return out
 }
@@ -48,7 +50,8 @@ func insertApprovalArgs(a *outboard.Approval) []any {
 	if a.Net != nil {
 		call, target = string(a.ID), mustJSON(a.Net)
 	}
-	return []any{string(a.ID), string(a.Session), call, a.Action, plain(a.Resource), a.Digest, plain(a.Request), plain(a.Why), jsonText(a.Rules),
+	return []any{string(a.ID), string(a.Session), call, a.Action, plain(a.Resource), a.Digest, plain(a.Request),
+		plain(a.Why), jsonText(a.Rules),
 		string(a.Approver), string(a.Owner), string(a.State), micros(a.CreatedAt), micros(a.ExpiresAt), jsonText(a.Answer), target, a.Needs, jsonText(a.Votes), string(a.Session)}
 }
 
@@ -59,7 +62,8 @@ func scanApproval(sc scanner) (outboard.Approval, error) {
 	var a outboard.Approval
 	var rules, answer, target, votes string
 	var created, expires int64
-	err := sc.Scan(&a.ID, &a.Session, &a.Call, &a.Action, &a.Resource, &a.Digest, &a.Request, &a.Why, &rules, &a.Approver, &a.Owner,
+	err := sc.Scan(&a.ID, &a.Session, &a.Call, &a.Action, &a.Resource, &a.Digest, &a.Request, &a.Why, &rules,
+		&a.Approver, &a.Owner,
 		&a.State, &created, &expires, &answer, &target, &a.Needs, &votes, &a.Org)
 	if err != nil {
 		return a, err
@@ -82,7 +86,8 @@ func scanApproval(sc scanner) (outboard.Approval, error) {
 
 const approvalSQL = `SELECT ` + approvalCols + ` FROM approvals WHERE id = ?`
 
-// Approval returns one. Its State is as the row says, which for a pending one may be out of date: see outboard.ApprovalPending.
+// Approval returns one. Its State is as the row says, which for a pending one may be out of date: see
+// outboard.ApprovalPending.
 func (s *Store) Approval(ctx context.Context, id outboard.ApprovalID) (outboard.Approval, error) {
 	return one(ctx, s, "approval", id, scanApproval, approvalSQL, string(id))
 }
@@ -116,8 +121,8 @@ func (s *Store) Approvals(ctx context.Context, f ApprovalFilter) ([]outboard.App
 
 const closeApprovalsSQL = `UPDATE approvals SET state = 'closed', answer = ? WHERE session = ? AND state = 'pending'`
 
-// CloseApprovals ends what a session waits for, when it is archived, deleted or killed. why says who ended it and for what reason; nil = that
-// is known from elsewhere.
+// CloseApprovals ends what a session waits for, when it is archived, deleted or killed. why says who ended it
+// and for what reason; nil = that is known from elsewhere.
 func (s *Store) CloseApprovals(ctx context.Context, id outboard.SessionID, why *outboard.Answer) error {
 	return s.update(ctx, "closing approvals", func(t tx) error {
 		_, err := t.exec(ctx, closeApprovalsSQL, jsonText(why), string(id))
@@ -125,7 +130,8 @@ func (s *Store) CloseApprovals(ctx context.Context, id outboard.SessionID, why *
 	})
 }
 
-// lockVotesSQL changes nothing, but takes the row for the transaction: of two votes at the same time each sees the other, or is seen.
+// lockVotesSQL changes nothing, but takes the row for the transaction: of two votes at the same time each sees
+// the other, or is seen.
 const lockVotesSQL = `UPDATE approvals SET votes = votes WHERE id = ? AND state = 'pending' AND digest = ? AND expires_at > ? RETURNING votes`
 
 const setVotesSQL = `UPDATE approvals SET votes = ? WHERE id = ?`
@@ -133,16 +139,19 @@ const setVotesSQL = `UPDATE approvals SET votes = ? WHERE id = ?`
 // maxVotes bounds the votes of one approval: keys of the same people are counted once, but stored each.
 const maxVotes = 100
 
-// AddVote adds a vote to a pending approval that needs several, and returns all of them. A key votes once; again, it changes nothing.
-// Conflict: the approval does not wait any more, or is of another request than digest.
-func (s *Store) AddVote(ctx context.Context, id outboard.ApprovalID, digest string, v outboard.Vote) (votes []outboard.Vote, err error) {
+// AddVote adds a vote to a pending approval that needs several, and returns all of them. A key votes once;
+// again, it changes nothing. Conflict: the approval does not wait any more, or is of another request than
+// digest.
+func (s *Store) AddVote(ctx context.Context, id outboard.ApprovalID, digest string,
+	v outboard.Vote) (votes []outboard.Vote, err error) {
 	err = s.update(ctx, "storing a vote", func(t tx) error {
 		rows, err := collectTx(ctx, t, scanText[string], lockVotesSQL, string(id), digest, micros(v.At))
 		if err != nil {
 			return err
 		}
 		if len(rows) == 0 {
-			return outboard.Errorf(outboard.Conflict, "approval %s does not wait for this answer any more", id).WithHint("outboard approval show %s", id)
+			return outboard.Errorf(outboard.Conflict, "approval %s does not wait for this answer any more", id).
+				WithHint("outboard approval show %s", id)
 		}
 		votes = nil
 		if err := fromJSON(rows[0], &votes); err != nil {

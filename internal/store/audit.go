@@ -34,7 +34,8 @@ type auditing struct {
 	salt   []byte
 	fields audit.Digests // of record and salt: the sender computes them, beside other senders
 	err    error
-	turn   chan bool // capacity 1: true = write the next group, this record in it; false = it was written, or err says why not
+	// capacity 1: true = write the next group, this record in it; false = it was written, or err says why not
+	turn chan bool
 }
 
 // auditQueue is the records that wait. One of their senders writes them, all in one transaction: a goroutine of
@@ -71,7 +72,8 @@ func (s *Store) Audit(ctx context.Context, r outboard.AuditRecord) error {
 // where reading the log's head before it is a read of its own.
 func (s *Store) AuditWhile(ctx context.Context, r outboard.AuditRecord, while Mark) error {
 	if len(r.Detail) > outboard.MaxEventData {
-		return outboard.Errorf(outboard.TooLarge, "the detail of an audit record is %d bytes, over the limit of %d", len(r.Detail), outboard.MaxEventData)
+		return outboard.Errorf(outboard.TooLarge, "the detail of an audit record is %d bytes, over the limit of %d",
+			len(r.Detail), outboard.MaxEventData)
 	}
 	if r.At.IsZero() {
 		r.At = s.now()
@@ -402,7 +404,8 @@ func (s *Store) auditTail(ctx context.Context, t tx) (auditTail, error) {
 	case num == size && bytes.Equal(hashes, s.tail.hashes):
 		return s.tail, nil
 	case num <= size:
-		return auditTail{}, sealed(&audit.Tampered{Why: fmt.Sprintf("it ends at record %d, and this server has written %d", num, size)})
+		return auditTail{}, sealed(&audit.Tampered{Why: fmt.Sprintf("it ends at record %d, and this server has "+
+			"written %d", num, size)})
 	}
 	tree, err := audit.TreeOf(num, func(n int64) (b []byte, err error) {
 		err = t.queryRow(ctx, auditHashSQL, n).Scan(&b)
@@ -477,7 +480,8 @@ func (s *Store) AuditEntries(ctx context.Context, q AuditQuery) ([]audit.Entry, 
 	if !q.Until.IsZero() {
 		w.add(`at < ?`, micros(q.Until))
 	}
-	query := `SELECT num, ` + auditCols + `, proof, hashes FROM audit` + w.String() + order("num", !q.Newest) + ` LIMIT ?`
+	query := `SELECT num, ` + auditCols + `, proof, hashes FROM audit` + w.String() + order("num", !q.Newest) +
+		` LIMIT ?`
 	return collect(ctx, s, "reading audit records", scanEntry, query, append(w.args, limitOr(q.Limit, defaultPage))...)
 }
 
@@ -515,7 +519,8 @@ func scanEntry(sc scanner) (audit.Entry, error) {
 	var e audit.Entry
 	var at int64
 	var detail string
-	err := sc.Scan(&e.Num, &at, &e.Org, &e.Actor, &e.Action, &e.Resource, &e.Decision, &e.Rule, &detail, &e.Proof, &e.Hashes)
+	err := sc.Scan(&e.Num, &at, &e.Org, &e.Actor, &e.Action, &e.Resource, &e.Decision, &e.Rule, &detail, &e.Proof,
+		&e.Hashes)
 	e.At = timeOf(at)
 	if detail != "" {
 		e.Detail = outboard.Raw(detail)

@@ -57,8 +57,8 @@ func TestAuditGather(t *testing.T) {
 	}
 }
 
-// If this fails, one small group makes the writers forget how many senders there are, and all groups that follow are small; or they wait
-// for a crowd that has gone.
+// If this fails, one small group makes the writers forget how many senders there are, and all groups that follow
+// are small; or they wait for a crowd that has gone.
 func TestAuditCrowdFades(t *testing.T) {
 	for _, c := range []struct{ before, group, waiting, want int }{
 		{before: 64, group: 15, waiting: 5, want: 56},
@@ -71,7 +71,8 @@ func TestAuditCrowdFades(t *testing.T) {
 			q.waiting = append(q.waiting, &auditing{turn: make(chan bool, 1)})
 		}
 		if q.next(); q.likely != c.want {
-			t.Errorf("after a group of %d and with %d waiting, %d of %d are likely, want %d", c.group, c.waiting, q.likely, c.before, c.want)
+			t.Errorf("after a group of %d and with %d waiting, %d of %d are likely, want %d", c.group, c.waiting,
+				q.likely, c.before, c.want)
 		}
 	}
 }

@@ -22,12 +22,14 @@ func (s *Store) RedactAudit(ctx context.Context, nums []int64, fields []string) 
 			}
 			before := string(e.Proof)
 			if err := e.Redact(fields...); err != nil {
-				return outboard.Errorf(outboard.Conflict, "redacting audit record %d: %w", n, err).WithHint("run 'outboard audit verify'")
+				return outboard.Errorf(outboard.Conflict, "redacting audit record %d: %w", n, err).
+					WithHint("run 'outboard audit verify'")
 			}
 			if string(e.Proof) == before {
 				continue
 			}
-			if _, err := t.exec(ctx, redactAuditSQL, e.Actor, e.Resource, e.Rule, string(e.Detail), e.Proof, n); err != nil {
+			if _, err := t.exec(ctx, redactAuditSQL, e.Actor, e.Resource, e.Rule, string(e.Detail), e.Proof,
+				n); err != nil {
 				return err
 			}
 		}

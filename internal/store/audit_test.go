@@ -25,7 +25,8 @@ func TestAudit(t *testing.T) {
 		for i := range writers {
 			wg.Go(func() {
 				for n := range each {
-					r := outboard.AuditRecord{Actor: fmt.Sprint("sesn_", i), Action: "http.request", Resource: fmt.Sprint(n), Decision: outboard.Allowed,
+					r := outboard.AuditRecord{Actor: fmt.Sprint("sesn_", i), Action: "http.request",
+						Resource: fmt.Sprint(n), Decision: outboard.Allowed,
 						Rule: "r", Detail: outboard.Raw(`{"n":1}`)}
 					if err := s.Audit(t.Context(), r); err != nil {
 						t.Error(err)
@@ -38,11 +39,14 @@ func TestAudit(t *testing.T) {
 		if err != nil || len(all) != writers*each {
 			t.Fatalf("%d records, %v", len(all), err)
 		}
-		one, err := s.AuditRecords(t.Context(), store.AuditQuery{Actor: "sesn_3", Action: "http.request", Newest: true, Limit: 2})
-		if err != nil || len(one) != 2 || one[0].Resource != "7" || one[1].Resource != "6" || one[0].Num <= one[1].Num || string(one[0].Detail) != `{"n":1}` {
+		one, err := s.AuditRecords(t.Context(), store.AuditQuery{Actor: "sesn_3", Action: "http.request", Newest: true,
+			Limit: 2})
+		if err != nil || len(one) != 2 || one[0].Resource != "7" || one[1].Resource != "6" ||
+			one[0].Num <= one[1].Num || string(one[0].Detail) != `{"n":1}` {
 			t.Errorf("the newest of one actor: %+v, %v", one, err)
 		}
-		if n, err := s.CountAudit(t.Context(), "sesn_3", "http.request", outboard.Allowed, one[0].At.AddDate(-1, 0, 0)); err != nil || n != each {
+		if n, err := s.CountAudit(t.Context(), "sesn_3", "http.request", outboard.Allowed,
+			one[0].At.AddDate(-1, 0, 0)); err != nil || n != each {
 			t.Errorf("counted %d, %v", n, err)
 		}
 		db := raw(t, cfg)
@@ -54,7 +58,8 @@ func TestAudit(t *testing.T) {
 	})
 }
 
-// A group of any length is one statement or one transaction: broken if a length between the two, or the first of a log, loses a record.
+// A group of any length is one statement or one transaction: broken if a length between the two, or the first of
+// a log, loses a record.
 func TestAuditGroupsOfAllLengths(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s := storetest.Open(t, cfg)
@@ -85,15 +90,18 @@ func TestAuditOddText(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s := storetest.Open(t, cfg)
 		odd := "a\x00b\xff" + strings.Repeat("x", 1<<20)
-		if err := s.Audit(t.Context(), outboard.AuditRecord{Actor: "a", Action: "x", Resource: odd, Decision: outboard.Refused}); err != nil {
+		if err := s.Audit(t.Context(), outboard.AuditRecord{Actor: "a", Action: "x", Resource: odd,
+			Decision: outboard.Refused}); err != nil {
 			t.Fatal(err)
 		}
 		got, err := s.AuditRecords(t.Context(), store.AuditQuery{Actor: "a"})
-		if err != nil || len(got) != 1 || !strings.HasPrefix(got[0].Resource, "a\uFFFDb\uFFFDxx") || len(got[0].Resource) > 5000 {
+		if err != nil || len(got) != 1 || !strings.HasPrefix(got[0].Resource, "a\uFFFDb\uFFFDxx") ||
+			len(got[0].Resource) > 5000 {
 			t.Errorf("%d records, %v", len(got), err)
 		}
 		big := outboard.Raw(`"` + strings.Repeat("x", outboard.MaxEventData) + `"`)
-		if err := s.Audit(t.Context(), outboard.AuditRecord{Actor: "a", Detail: big}); outboard.KindOf(err) != outboard.TooLarge {
+		if err := s.Audit(t.Context(), outboard.AuditRecord{Actor: "a",
+			Detail: big}); outboard.KindOf(err) != outboard.TooLarge {
 			t.Errorf("a detail over the limit: %v", err)
 		}
 	})
@@ -115,7 +123,8 @@ func TestAuditClosed(t *testing.T) {
 	})
 }
 
-// Broken if a record is confirmed and not there, or its sender is never answered, when many write at once and the store closes meanwhile.
+// Broken if a record is confirmed and not there, or its sender is never answered, when many write at once and
+// the store closes meanwhile.
 func TestAuditWhileClosing(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s := storetest.Open(t, cfg)
@@ -126,7 +135,8 @@ func TestAuditWhileClosing(t *testing.T) {
 		for i := range writers {
 			wg.Go(func() {
 				for n := 0; ; n++ {
-					err := s.Audit(context.Background(), outboard.AuditRecord{Actor: fmt.Sprint("a", i), Resource: fmt.Sprint(n)})
+					err := s.Audit(context.Background(), outboard.AuditRecord{Actor: fmt.Sprint("a", i),
+						Resource: fmt.Sprint(n)})
 					if err != nil {
 						refused.Add(1)
 						if outboard.KindOf(err) != outboard.Unavailable {
@@ -150,7 +160,8 @@ func TestAuditWhileClosing(t *testing.T) {
 		again := storetest.Open(t, cfg)
 		size, err := again.AuditSize(t.Context())
 		if err != nil || size != confirmed.Load() || refused.Load() != writers {
-			t.Errorf("%d records, %d were confirmed, %d writers were refused, %v", size, confirmed.Load(), refused.Load(), err)
+			t.Errorf("%d records, %d were confirmed, %d writers were refused, %v", size, confirmed.Load(),
+				refused.Load(), err)
 		}
 	})
 }
@@ -159,7 +170,8 @@ func TestAuditWhileClosing(t *testing.T) {
 func record(t *testing.T, s *store.Store, actor string, n int) {
 	t.Helper()
 	for i := range n {
-		r := outboard.AuditRecord{Actor: actor, Action: "http.request", Resource: fmt.Sprint("GET https://a.test/", i), Decision: outboard.Allowed, Rule: "r",
+		r := outboard.AuditRecord{Actor: actor, Action: "http.request", Resource: fmt.Sprint("GET https://a.test/", i),
+			Decision: outboard.Allowed, Rule: "r",
 			Detail: outboard.Raw(`{"n":1}`)}
 		if err := s.Audit(t.Context(), r); err != nil {
 			t.Fatal(err)
@@ -239,16 +251,21 @@ func TestTampering(t *testing.T) {
 			{"edit two", 3, audit.Changed, []string{`UPDATE audit SET actor = 'x' WHERE num IN (3, 9)`}},
 			{"edit the detail", 7, audit.Changed, []string{`UPDATE audit SET detail = '{}' WHERE num = 7`}},
 			{"edit the time", 7, audit.Changed, []string{`UPDATE audit SET at = at + 1 WHERE num = 7`}},
-			{"take the hashes of another", 8, audit.Changed, []string{`UPDATE audit SET hashes = (SELECT hashes FROM copy WHERE num = 4) WHERE num = 8`}},
+			{"take the hashes of another", 8, audit.Changed,
+				[]string{`UPDATE audit SET hashes = (SELECT hashes FROM copy WHERE num = 4) WHERE num = 8`}},
 			{"delete", 5, audit.Missing, []string{`DELETE FROM audit WHERE num = 5`}},
-			{"delete and close the gap", 5, audit.Changed, []string{`DELETE FROM audit WHERE num = 5`, `UPDATE audit SET num = -num WHERE num > 5`,
+			{"delete and close the gap", 5, audit.Changed, []string{`DELETE FROM audit WHERE num = 5`,
+				`UPDATE audit SET num = -num WHERE num > 5`,
 				`UPDATE audit SET num = -num - 1 WHERE num < 0`}},
-			{"reorder", 5, audit.Changed, []string{`UPDATE audit SET num = 99 WHERE num = 5`, `UPDATE audit SET num = 5 WHERE num = 6`,
+			{"reorder", 5, audit.Changed, []string{`UPDATE audit SET num = 99 WHERE num = 5`,
+				`UPDATE audit SET num = 5 WHERE num = 6`,
 				`UPDATE audit SET num = 6 WHERE num = 99`}},
-			{"duplicate", 21, audit.Changed, []string{`INSERT INTO audit SELECT 21, ` + cols + ` FROM copy WHERE num = 20`}},
+			{"duplicate", 21, audit.Changed, []string{`INSERT INTO audit SELECT 21, ` + cols +
+				` FROM copy WHERE num = 20`}},
 			{"truncate", 18, audit.Missing, []string{`DELETE FROM audit WHERE num > 17`}},
 			{"empty", 1, audit.Missing, []string{`DELETE FROM audit`}},
-			{"redact and say nothing", 7, audit.Changed, []string{`UPDATE audit SET resource = '[redacted]' WHERE num = 7`}},
+			{"redact and say nothing", 7, audit.Changed,
+				[]string{`UPDATE audit SET resource = '[redacted]' WHERE num = 7`}},
 		} {
 			do(c.do...)
 			if r := report(t, s, w); r.Bad == nil || r.Bad.Num != c.num || r.Bad.Kind != c.kind {
@@ -262,7 +279,8 @@ func TestTampering(t *testing.T) {
 	})
 }
 
-// Broken if a server goes on writing behind a log that was cut, or that another database replaced: what follows would look genuine.
+// Broken if a server goes on writing behind a log that was cut, or that another database replaced: what follows
+// would look genuine.
 func TestRollbackAndForkAreRefused(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s := storetest.Open(t, cfg)
@@ -272,7 +290,8 @@ func TestRollbackAndForkAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		db := raw(t, cfg)
-		for _, q := range map[bool][]string{false: {`DROP TRIGGER audit_no_delete`}, true: {`ALTER TABLE audit DISABLE TRIGGER ALL`}}[cfg.URL != ""] {
+		for _, q := range map[bool][]string{false: {`DROP TRIGGER audit_no_delete`},
+			true: {`ALTER TABLE audit DISABLE TRIGGER ALL`}}[cfg.URL != ""] {
 			if _, err := db.ExecContext(t.Context(), q); err != nil {
 				t.Fatal(err)
 			}
@@ -285,18 +304,21 @@ func TestRollbackAndForkAreRefused(t *testing.T) {
 		}
 		later := storetest.Open(t, cfg) // it knows nothing of the records that are gone; the witness does
 		w := witness(t, dir)
-		if _, err := w.Update(t.Context(), later); err == nil || !strings.Contains(err.Error(), "has 6 records, and had 10") {
+		if _, err := w.Update(t.Context(), later); err == nil || !strings.Contains(err.Error(),
+			"has 6 records, and had 10") {
 			t.Errorf("rolled back: %v", err)
 		}
 		record(t, later, "sesn_2", 8)
-		if _, err := w.Update(t.Context(), later); err == nil || !strings.Contains(err.Error(), "not those that were signed") {
+		if _, err := w.Update(t.Context(), later); err == nil || !strings.Contains(err.Error(),
+			"not those that were signed") {
 			t.Errorf("forked: %v", err)
 		}
 		if r := report(t, later, w); r.Bad == nil || r.Bad.Num != 7 || r.Bad.Kind != audit.Replaced {
 			t.Errorf("a fork: %+v", r.Bad)
 		}
 		later.SealAudit(fmt.Errorf("why"))
-		if err := later.Audit(t.Context(), outboard.AuditRecord{Actor: "a"}); outboard.KindOf(err) != outboard.Unavailable {
+		if err := later.Audit(t.Context(),
+			outboard.AuditRecord{Actor: "a"}); outboard.KindOf(err) != outboard.Unavailable {
 			t.Errorf("sealed: %v", err)
 		}
 	})
@@ -348,14 +370,16 @@ func TestRedactAudit(t *testing.T) {
 		if r := report(t, s, w); r.Bad == nil || r.Bad.Num != 4 || r.Bad.Kind != audit.Silent {
 			t.Errorf("nothing says who redacted: %+v", r.Bad)
 		}
-		if err := s.Audit(t.Context(), outboard.AuditRecord{Actor: "k", Action: audit.ActionRedact, Detail: outboard.Raw(`{"records":[4,5,6]}`)}); err != nil {
+		if err := s.Audit(t.Context(), outboard.AuditRecord{Actor: "k", Action: audit.ActionRedact,
+			Detail: outboard.Raw(`{"records":[4,5,6]}`)}); err != nil {
 			t.Fatal(err)
 		}
 		if r := report(t, s, w); r.Bad != nil || r.Redacted != 3 || r.Size != 7 {
 			t.Errorf("%+v, %+v", r, r.Bad)
 		}
 		all, err := s.AuditEntries(t.Context(), store.AuditQuery{})
-		if err != nil || slices.ContainsFunc(all, func(e audit.Entry) bool { return e.Actor == "ann" }) || all[4].Resource != "GET https://a.test/1" {
+		if err != nil || slices.ContainsFunc(all, func(e audit.Entry) bool { return e.Actor == "ann" }) ||
+			all[4].Resource != "GET https://a.test/1" {
 			t.Errorf("%+v, %v", all, err)
 		}
 	})
@@ -378,7 +402,8 @@ func TestAuditOfOldDatabases(t *testing.T) {
 			if _, err := old.Exec(t.Context(), `SELECT nextval(pg_get_serial_sequence('audit', 'num'))`); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := old.Exec(t.Context(), `INSERT INTO audit (at, org, actor, action, resource, decision, rule, detail) VALUES (231, '', 'a', 'x', 'r', 'allow', '', '')`); err != nil {
+			if _, err := old.Exec(t.Context(),
+				`INSERT INTO audit (at, org, actor, action, resource, decision, rule, detail) VALUES (231, '', 'a', 'x', 'r', 'allow', '', '')`); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -399,14 +424,16 @@ func TestAuditOfOldDatabases(t *testing.T) {
 
 var _ audit.Log = (*store.Store)(nil)
 
-// If a record that is true only while a log is as it was is written after the log has grown, what was judged by the old one is done. The
-// records of others that wait with it must be written all the same, and the tree must stay whole.
+// If a record that is true only while a log is as it was is written after the log has grown, what was judged by
+// the old one is done. The records of others that wait with it must be written all the same, and the tree must
+// stay whole.
 func TestAuditWhile(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s, other := storetest.Open(t, cfg), storetest.Open(t, cfg)
 		h, second := newSession(t, s), newSession(t, s)
 		write := func(session outboard.SessionID, head int64) error {
-			r := outboard.AuditRecord{Actor: string(session), Action: "http.request", Decision: outboard.Allowed, Detail: outboard.Raw(`{}`)}
+			r := outboard.AuditRecord{Actor: string(session), Action: "http.request", Decision: outboard.Allowed,
+				Detail: outboard.Raw(`{}`)}
 			return s.AuditWhile(t.Context(), r, store.Mark{Session: session, Head: head})
 		}
 		written := int64(0)
@@ -445,7 +472,8 @@ func TestAuditWhile(t *testing.T) {
 						moved.Add(1)
 					}
 				case 1:
-					if err := write([]outboard.SessionID{h.ID, second.ID}[i%2], []int64{h.Head + 1, second.Head}[i%2]); err != nil {
+					if err := write([]outboard.SessionID{h.ID, second.ID}[i%2],
+						[]int64{h.Head + 1, second.Head}[i%2]); err != nil {
 						t.Error(err)
 					}
 				default:

@@ -15,8 +15,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// BenchmarkAppend appends 2 KB events from concurrent sessions, one commit each, and reports latency and rate beside those of
-// a 4 KiB write with fdatasync, probed right before and after.
+// BenchmarkAppend appends 2 KB events from concurrent sessions, one commit each, and reports latency and rate
+// beside those of a 4 KiB write with fdatasync, probed right before and after.
 func BenchmarkAppend(b *testing.B) {
 	b.Run("sqlite", func(b *testing.B) { benchAppend(b, storetest.SQLite(b)) })
 	b.Run("postgres", func(b *testing.B) { benchAppend(b, store.Config{URL: storetest.Postgres(b)}) })
@@ -74,10 +74,12 @@ func benchAppend(b *testing.B, cfg store.Config) {
 
 // event2K is an event with about 2 KB of data.
 func event2K() outboard.Event {
-	return outboard.NewEvent("", &outboard.AgentMessage{Content: []outboard.Content{outboard.Text(strings.Repeat("x", 2000))}})
+	return outboard.NewEvent("",
+		&outboard.AgentMessage{Content: []outboard.Content{outboard.Text(strings.Repeat("x", 2000))}})
 }
 
-// probeFloor appends 4 KiB to a file and syncs it, again and again: the median time of that, and how often it went a second.
+// probeFloor appends 4 KiB to a file and syncs it, again and again: the median time of that, and how often it
+// went a second.
 func probeFloor(b *testing.B) (p50 time.Duration, rate float64) {
 	b.Helper()
 	f, err := os.Create(filepath.Join(b.TempDir(), "floor"))

@@ -31,11 +31,13 @@ func (s Digests) Has(digest string) bool {
 	return ok
 }
 
-// unreferring is the one table that refers to no blob: what the audit says of one does not keep it. It is also the longest.
+// unreferring is the one table that refers to no blob: what the audit says of one does not keep it. It is also
+// the longest.
 const unreferring = "audit"
 
-// BlobsNamed returns the digests that are anywhere in the database, as of one moment. It goes by what looks like a digest, in whatever table and
-// column: a blob that is kept for nothing does no harm, and one that a new table refers to must not be lost. It reads the whole database.
+// BlobsNamed returns the digests that are anywhere in the database, as of one moment. It goes by what looks like
+// a digest, in whatever table and column: a blob that is kept for nothing does no harm, and one that a new table
+// refers to must not be lost. It reads the whole database.
 func (s *Store) BlobsNamed(ctx context.Context) (Digests, error) {
 	t, err := s.read.BeginTx(ctx, s.d.moment())
 	if err != nil {
@@ -51,7 +53,8 @@ func (s *Store) BlobsNamed(ctx context.Context) (Digests, error) {
 		if table == unreferring {
 			continue
 		}
-		if err := found.scan(ctx, t, `SELECT "`+strings.Join(list, `", "`)+`" FROM "`+table+`"`, len(list)); err != nil {
+		if err := found.scan(ctx, t, `SELECT "`+strings.Join(list, `", "`)+`" FROM "`+table+`"`,
+			len(list)); err != nil {
 			return nil, s.fail("looking for blobs in "+table, err)
 		}
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// Broken if content that a row refers to counts as garbage, whichever table and column it is in, or if everything that has digits counts as a reference.
+// Broken if content that a row refers to counts as garbage, whichever table and column it is in, or if
+// everything that has digits counts as a reference.
 func TestBlobsNamed(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s := storetest.Open(t, cfg)
@@ -28,18 +29,23 @@ func TestBlobsNamed(t *testing.T) {
 			named = append(named, ref.Digest)
 		}
 		refer("event", func(ref outboard.BlobRef) error {
-			mustAppend(t, s, h.ID, outboard.NewEvent("", &outboard.AgentMessage{Content: []outboard.Content{{Type: "text", Blob: &ref}}}))
+			mustAppend(t, s, h.ID,
+				outboard.NewEvent("", &outboard.AgentMessage{Content: []outboard.Content{{Type: "text", Blob: &ref}}}))
 			return nil
 		})
 		refer("file", func(ref outboard.BlobRef) error {
 			return s.PutFile(t.Context(), outboard.File{ID: "file_1", Filename: "f", Blob: ref})
 		})
 		refer("checkpoint", func(ref outboard.BlobRef) error {
-			_, err := s.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any, Events: []outboard.Event{said("x")},
+			_, err := s.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any,
+				Events:     []outboard.Event{said("x")},
 				Checkpoint: &outboard.Checkpoint{ID: "ckpt_1", Delta: ref}})
 			return err
 		})
-		refer("box", func(ref outboard.BlobRef) error { return s.AddBox(t.Context(), outboard.Box{ID: "boxa", Saved: ref}) })
+		refer("box", func(ref outboard.BlobRef) error {
+			return s.AddBox(t.Context(),
+				outboard.Box{ID: "boxa", Saved: ref})
+		})
 		refer("snapshot", func(ref outboard.BlobRef) error {
 			return s.PutSnapshot(t.Context(), outboard.BoxSnapshot{ID: "snapa", Files: ref})
 		})
@@ -47,8 +53,10 @@ func TestBlobsNamed(t *testing.T) {
 			return s.PutTemplateFile(t.Context(), "tpla", "h", ref, s.Now())
 		})
 		refer("bytes of any table", func(ref outboard.BlobRef) error {
-			_, err := db.ExecContext(t.Context(), `INSERT INTO vault_keys (org, id, wrapping, wrapped, sequence, tag) VALUES ('o', 'i', 'w', CAST('`+ref.Digest+`' AS `+
-				map[bool]string{true: "BLOB", false: "BYTEA"}[cfg.URL == ""]+`), 1, CAST('' AS `+map[bool]string{true: "BLOB", false: "BYTEA"}[cfg.URL == ""]+`))`)
+			_, err := db.ExecContext(t.Context(),
+				`INSERT INTO vault_keys (org, id, wrapping, wrapped, sequence, tag) VALUES ('o', 'i', 'w', CAST('`+ref.Digest+`' AS `+
+					map[bool]string{true: "BLOB",
+						false: "BYTEA"}[cfg.URL == ""]+`), 1, CAST('' AS `+map[bool]string{true: "BLOB", false: "BYTEA"}[cfg.URL == ""]+`))`)
 			return err
 		})
 		odd := []string{strings.Repeat("a", 63), strings.Repeat("b", 65), strings.Repeat("C", 64)}
@@ -59,7 +67,8 @@ func TestBlobsNamed(t *testing.T) {
 		}
 		named = append(named, among)
 		audited := digest()
-		if err := s.Audit(t.Context(), outboard.AuditRecord{Org: "default", Actor: "a", Action: "x", Resource: audited, Decision: outboard.Allowed}); err != nil {
+		if err := s.Audit(t.Context(), outboard.AuditRecord{Org: "default", Actor: "a", Action: "x", Resource: audited,
+			Decision: outboard.Allowed}); err != nil {
 			t.Fatal(err)
 		}
 		got, err := s.BlobsNamed(t.Context())

@@ -12,7 +12,8 @@ const insertBoxSQL = `INSERT INTO boxes (id, host, state, machine, end_at, creat
 // AddBox inserts a box. ErrDuplicate if its id exists.
 func (s *Store) AddBox(ctx context.Context, b outboard.Box) error {
 	return s.update(ctx, "storing box", func(t tx) error {
-		_, err := t.exec(ctx, insertBoxSQL, string(b.ID), b.Host, string(b.State), string(b.Machine), micros(b.EndAt), micros(b.CreatedAt), mustJSON(b), orgText(b.Org),
+		_, err := t.exec(ctx, insertBoxSQL, string(b.ID), b.Host, string(b.State), string(b.Machine), micros(b.EndAt),
+			micros(b.CreatedAt), mustJSON(b), orgText(b.Org),
 			string(b.Person))
 		if s.d.unique(err) {
 			return ErrDuplicate
@@ -40,9 +41,10 @@ const lockBoxSQL = `SELECT ` + boxCols + ` FROM boxes WHERE id = ?`
 
 const updateBoxSQL = `UPDATE boxes SET state = ?, machine = ?, end_at = ?, body = ? WHERE id = ?`
 
-// ChangeBox changes a box by a function of its newest row, which may run more than once, and returns the result. NotFound when it was
-// deleted meanwhile; an error of change changes nothing.
-func (s *Store) ChangeBox(ctx context.Context, id outboard.BoxID, change func(*outboard.Box) error) (outboard.Box, error) {
+// ChangeBox changes a box by a function of its newest row, which may run more than once, and returns the result.
+// NotFound when it was deleted meanwhile; an error of change changes nothing.
+func (s *Store) ChangeBox(ctx context.Context, id outboard.BoxID,
+	change func(*outboard.Box) error) (outboard.Box, error) {
 	var b outboard.Box
 	err := s.update(ctx, "changing box", func(t tx) error {
 		list, err := collectTx(ctx, t, scanBox, lockBoxSQL+s.d.locking(false), string(id))
@@ -97,7 +99,8 @@ func (s *Store) CountBoxes(ctx context.Context, org outboard.OrgID) (n BoxCount,
 	return n, s.fail("counting boxes", err)
 }
 
-const dueBoxesSQL = `SELECT ` + boxCols + ` FROM boxes WHERE host = ? AND state = 'running' AND end_at <= ? ORDER BY end_at LIMIT ?`
+const dueBoxesSQL = `SELECT ` + boxCols +
+	` FROM boxes WHERE host = ? AND state = 'running' AND end_at <= ? ORDER BY end_at LIMIT ?`
 
 // DueBoxes returns running boxes of a host whose time is over, the longest first.
 func (s *Store) DueBoxes(ctx context.Context, host string, now time.Time) ([]outboard.Box, error) {

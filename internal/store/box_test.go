@@ -14,7 +14,8 @@ import (
 func TestBoxes(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		now := time.UnixMicro(1_000_000).UTC()
-		b := outboard.Box{ID: outboard.NewBoxID(), Host: "h", State: outboard.BoxRunning, Machine: "sbx_1", EndAt: now.Add(time.Second), CreatedAt: now,
+		b := outboard.Box{ID: outboard.NewBoxID(), Host: "h", State: outboard.BoxRunning, Machine: "sbx_1",
+			EndAt: now.Add(time.Second), CreatedAt: now,
 			Metadata: map[string]string{"a": "b"}}
 		if err := s.AddBox(t.Context(), b); err != nil {
 			t.Fatal(err)
@@ -32,10 +33,12 @@ func TestBoxes(t *testing.T) {
 			}
 		}
 		refused := errors.New("no")
-		if _, err := s.ChangeBox(t.Context(), b.ID, func(b *outboard.Box) error { b.State = "x"; return refused }); !errors.Is(err, refused) {
+		if _, err := s.ChangeBox(t.Context(), b.ID,
+			func(b *outboard.Box) error { b.State = "x"; return refused }); !errors.Is(err, refused) {
 			t.Errorf("a refused change: %v", err)
 		}
-		changed, err := s.ChangeBox(t.Context(), b.ID, func(b *outboard.Box) error { b.State, b.Machine = outboard.BoxPaused, ""; return nil })
+		changed, err := s.ChangeBox(t.Context(), b.ID,
+			func(b *outboard.Box) error { b.State, b.Machine = outboard.BoxPaused, ""; return nil })
 		if err != nil || changed.State != outboard.BoxPaused || changed.Version != 1 {
 			t.Errorf("a change: %+v, %v", changed, err)
 		}
@@ -58,7 +61,8 @@ func TestSnapshots(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		var ids []outboard.SnapshotID
 		for _, name := range []string{"", "", "n", "n"} {
-			n := outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Name: name, CreatedAt: time.UnixMicro(int64(len(ids) + 1))}
+			n := outboard.BoxSnapshot{ID: outboard.NewSnapshotID(), Name: name,
+				CreatedAt: time.UnixMicro(int64(len(ids) + 1))}
 			if err := s.PutSnapshot(t.Context(), n); err != nil {
 				t.Fatal(err)
 			}
@@ -67,7 +71,8 @@ func TestSnapshots(t *testing.T) {
 		if got, err := s.Snapshot(t.Context(), outboard.DefaultOrg, "n"); err != nil || got.ID != ids[3] {
 			t.Errorf("by name: %+v, %v", got, err)
 		}
-		if list, err := s.Snapshots(t.Context(), outboard.DefaultOrg); err != nil || len(list) != 3 || list[0].ID != ids[3] {
+		if list, err := s.Snapshots(t.Context(), outboard.DefaultOrg); err != nil || len(list) != 3 ||
+			list[0].ID != ids[3] {
 			t.Errorf("the list: %v, %v", list, err)
 		}
 		if err := s.DeleteSnapshot(t.Context(), ids[3]); err != nil {

@@ -14,8 +14,8 @@ import (
 type Charge struct {
 	Budgets []outboard.BudgetID
 	Spend   outboard.Spend
-	// Settle ends the session's reservation. Unknown charges it in full first: nobody knows what it was used for. Hold is what stays
-	// reserved, for a model call that begins in the same commit.
+	// Settle ends the session's reservation. Unknown charges it in full first: nobody knows what it was used
+	// for. Hold is what stays reserved, for a model call that begins in the same commit.
 	Settle  bool
 	Unknown bool
 	Hold    outboard.Spend
@@ -33,7 +33,8 @@ func scanBudget(sc scanner) (outboard.Budget, error) {
 	var b outboard.Budget
 	var limits string
 	var running, box, created, updated int64
-	err := sc.Scan(&b.ID, &b.Scope, &b.Target, &b.Org, &limits, &b.Spent.Cost, &b.Spent.Tokens, &b.Spent.Steps, &running, &box, &created, &updated,
+	err := sc.Scan(&b.ID, &b.Scope, &b.Target, &b.Org, &limits, &b.Spent.Cost, &b.Spent.Tokens, &b.Spent.Steps,
+		&running, &box, &created, &updated,
 		&b.Held.Cost, &b.Held.Tokens, &b.Held.Steps)
 	if err != nil {
 		return b, err
@@ -48,7 +49,8 @@ const putBudgetSQL = `INSERT INTO budgets (id, scope, target, org, limits, creat
 	ON CONFLICT (id) DO UPDATE SET limits = excluded.limits, updated_at = excluded.updated_at`
 
 func putBudgetArgs(b *outboard.Budget, now int64) []any {
-	return []any{string(outboard.BudgetOf(b.Scope, b.Target)), string(b.Scope), b.Target, orgText(b.Org), mustJSON(b.Limit), now, now}
+	return []any{string(outboard.BudgetOf(b.Scope, b.Target)), string(b.Scope), b.Target, orgText(b.Org),
+		mustJSON(b.Limit), now, now}
 }
 
 const deleteBudgetSQL = `DELETE FROM budgets WHERE id = ?`
@@ -79,7 +81,8 @@ const budgetsSQL = `SELECT ` + heldCols + ` FROM budgets AS b WHERE b.id > ? AND
 
 // Budgets returns a page of the budgets of an organization, by id.
 func (s *Store) Budgets(ctx context.Context, p Page) ([]outboard.Budget, error) {
-	return collect(ctx, s, "listing budgets", scanBudget, budgetsSQL, "", "", "", p.Cursor, orgText(p.Org), limitOr(p.Limit, defaultPage))
+	return collect(ctx, s, "listing budgets", scanBudget, budgetsSQL, "", "", "", p.Cursor, orgText(p.Org),
+		limitOr(p.Limit, defaultPage))
 }
 
 // DeleteBudget removes one.
@@ -104,15 +107,19 @@ const budgetsOverSQL = upSQL + `SELECT ` + heldCols + ` FROM budgets AS b
 	WHERE b.id IN (?, ?, ?) OR b.id IN (SELECT 'session:' || id FROM up) ORDER BY b.id`
 
 func overArgs(id outboard.SessionID, agent outboard.AgentID, owner outboard.Owner) []any {
-	return []any{string(id), string(id), string(id), string(id), string(outboard.BudgetOf(outboard.BudgetAgent, string(agent))),
-		string(outboard.BudgetOf(outboard.BudgetOwner, string(owner.Key))), string(outboard.BudgetOf(outboard.BudgetOwner, string(owner.User)))}
+	return []any{string(id), string(id), string(id), string(id),
+		string(outboard.BudgetOf(outboard.BudgetAgent, string(agent))),
+		string(outboard.BudgetOf(outboard.BudgetOwner,
+			string(owner.Key))), string(outboard.BudgetOf(outboard.BudgetOwner, string(owner.User)))}
 }
 
-// BudgetsOver returns the budgets a session spends of. Held is what others have reserved of them. Where there are none at all, a first
-// one that another process sets shows up to unbudgetedFor later.
-func (s *Store) BudgetsOver(ctx context.Context, id outboard.SessionID, agent outboard.AgentID, owner outboard.Owner) ([]outboard.Budget, error) {
+// BudgetsOver returns the budgets a session spends of. Held is what others have reserved of them. Where there
+// are none at all, a first one that another process sets shows up to unbudgetedFor later.
+func (s *Store) BudgetsOver(ctx context.Context, id outboard.SessionID, agent outboard.AgentID,
+	owner outboard.Owner) ([]outboard.Budget, error) {
 	none, err := s.unbudgeted.check(func() (bool, error) {
-		found, err := collect(ctx, s, "reading budgets", func(sc scanner) (n int, err error) { return n, sc.Scan(&n) }, anyBudgetSQL)
+		found, err := collect(ctx, s, "reading budgets", func(sc scanner) (n int, err error) { return n, sc.Scan(&n) },
+			anyBudgetSQL)
 		return len(found) == 0, err
 	})
 	if err != nil || none {
@@ -176,8 +183,8 @@ const putHoldSQL = `INSERT INTO budget_holds (budget, session, cost, tokens, ste
 
 const leaseSQL = `SELECT epoch, phase FROM sessions WHERE id = ? AND deleted_at = 0`
 
-// lockLease holds a session as it is until t ends, and refuses what its log would: the lease is another's, or the session has ended. The row of
-// a session is locked before those of budgets, as by commits.
+// lockLease holds a session as it is until t ends, and refuses what its log would: the lease is another's, or
+// the session has ended. The row of a session is locked before those of budgets, as by commits.
 func (s *Store) lockLease(ctx context.Context, t tx, id outboard.SessionID, epoch int64) error {
 	var now int64
 	var phase outboard.Phase
@@ -195,11 +202,14 @@ func (s *Store) lockLease(ctx context.Context, t tx, id outboard.SessionID, epoc
 	return nil
 }
 
-// Reserve sets apart what a session's next model call may use up: of all budgets over it as much as is left, up to want and not less
-// than least, or nothing. owed is what the session has used up that is not committed yet, and stays reserved beside it. A session
-// has one reservation; a new one replaces it. Two calls cannot reserve the same money, in whatever process they are. epoch is the lease's: ErrFenced
-// where it was taken over, whose holder's reservation stays; ErrTerminated and NotFound where the session has ended, and nobody would settle one.
-func (s *Store) Reserve(ctx context.Context, id outboard.SessionID, epoch int64, over []outboard.Budget, owed, want, least outboard.Spend) (Reservation, error) {
+// Reserve sets apart what a session's next model call may use up: of all budgets over it as much as is left, up
+// to want and not less than least, or nothing. owed is what the session has used up that is not committed yet,
+// and stays reserved beside it. A session has one reservation; a new one replaces it. Two calls cannot reserve
+// the same money, in whatever process they are. epoch is the lease's: ErrFenced where it was taken over, whose
+// holder's reservation stays; ErrTerminated and NotFound where the session has ended, and nobody would settle
+// one.
+func (s *Store) Reserve(ctx context.Context, id outboard.SessionID, epoch int64, over []outboard.Budget, owed, want,
+	least outboard.Spend) (Reservation, error) {
 	var r Reservation
 	err := s.update(ctx, "reserving", func(t tx) error {
 		r = Reservation{Held: want, Left: (&outboard.Budget{}).Left()}
@@ -213,7 +223,8 @@ func (s *Store) Reserve(ctx context.Context, id outboard.SessionID, epoch int64,
 		}
 		var there []outboard.Budget
 		for i := range over {
-			list, err := collectTx(ctx, t, scanBudget, budgetSQL, string(id), string(id), string(id), string(over[i].ID))
+			list, err := collectTx(ctx, t, scanBudget, budgetSQL, string(id), string(id), string(id),
+				string(over[i].ID))
 			if err != nil {
 				return err
 			}
@@ -227,7 +238,8 @@ func (s *Store) Reserve(ctx context.Context, id outboard.SessionID, epoch int64,
 			return nil
 		}
 		for _, b := range there {
-			if _, err := t.exec(ctx, putHoldSQL, string(b.ID), string(id), int64(r.Held.Cost+owed.Cost), r.Held.Tokens+owed.Tokens, r.Held.Steps+owed.Steps); err != nil {
+			if _, err := t.exec(ctx, putHoldSQL, string(b.ID), string(id), int64(r.Held.Cost+owed.Cost),
+				r.Held.Tokens+owed.Tokens, r.Held.Steps+owed.Steps); err != nil {
 				return err
 			}
 		}
@@ -244,7 +256,8 @@ func (r *Reservation) take(b outboard.Budget, least outboard.Spend) {
 	}
 	r.Wait = r.Wait || b.Short(least, true) != ""
 	left := b.Left()
-	r.Held.Cost, r.Held.Tokens, r.Held.Steps = min(r.Held.Cost, left.Cost), min(r.Held.Tokens, left.Tokens), min(r.Held.Steps, left.Steps)
+	r.Held.Cost, r.Held.Tokens, r.Held.Steps = min(r.Held.Cost, left.Cost), min(r.Held.Tokens,
+		left.Tokens), min(r.Held.Steps, left.Steps)
 	l := &r.Left
 	l.Cost, l.Tokens, l.Steps = min(l.Cost, left.Cost), min(l.Tokens, left.Tokens), min(l.Steps, left.Steps)
 	l.Running, l.Sandbox = min(l.Running, left.Running), min(l.Sandbox, left.Sandbox)
@@ -280,7 +293,8 @@ func (c *Commit) charges(now int64) []statement {
 	}
 	if !sp.IsZero() {
 		for _, b := range ch.Budgets {
-			out = append(out, statement{spendSQL, []any{int64(sp.Cost), sp.Tokens, sp.Steps, sp.Running.Microseconds(), sp.Sandbox.Microseconds(), now, string(b)}})
+			out = append(out, statement{spendSQL, []any{int64(sp.Cost), sp.Tokens, sp.Steps, sp.Running.Microseconds(),
+				sp.Sandbox.Microseconds(), now, string(b)}})
 		}
 	}
 	switch {
@@ -307,5 +321,6 @@ const brokeSQL = `SELECT id FROM sessions WHERE deleted_at = 0 AND phase = 'idle
 
 // Broke returns a page of the ids of sessions that wait for a budget, by id.
 func (s *Store) Broke(ctx context.Context, after outboard.SessionID, limit int) ([]outboard.SessionID, error) {
-	return collect(ctx, s, "listing sessions that wait for a budget", scanText[outboard.SessionID], brokeSQL, string(after), limit)
+	return collect(ctx, s, "listing sessions that wait for a budget", scanText[outboard.SessionID], brokeSQL,
+		string(after), limit)
 }

@@ -13,10 +13,12 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// If this fails, model calls at the same time reserve more of a budget than there is, or a reservation is lost or counted twice.
+// If this fails, model calls at the same time reserve more of a budget than there is, or a reservation is lost
+// or counted twice.
 func TestBudgetRace(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
-		b, err := s.PutBudget(t.Context(), outboard.Budget{Scope: outboard.BudgetOwner, Target: "key_1", Limit: outboard.Spend{Cost: 1000, Steps: 64}})
+		b, err := s.PutBudget(t.Context(), outboard.Budget{Scope: outboard.BudgetOwner, Target: "key_1",
+			Limit: outboard.Spend{Cost: 1000, Steps: 64}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,15 +63,18 @@ func TestBudgetRace(t *testing.T) {
 			if i == len(winners)-1 {
 				err = s.SettleUnknown(t.Context(), id)
 			} else {
-				_, err = s.Commit(t.Context(), store.Commit{Session: id, Expect: store.Any, Events: []outboard.Event{said("x")},
-					Charge: &store.Charge{Budgets: []outboard.BudgetID{b.ID}, Spend: outboard.Spend{Cost: 50, Steps: 1}, Settle: true}})
+				_, err = s.Commit(t.Context(), store.Commit{Session: id, Expect: store.Any,
+					Events: []outboard.Event{said("x")},
+					Charge: &store.Charge{Budgets: []outboard.BudgetID{b.ID}, Spend: outboard.Spend{Cost: 50, Steps: 1},
+						Settle: true}})
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
 		b, err = s.Budget(t.Context(), b.ID)
-		if want := outboard.Cost(9*50 + each); err != nil || b.Spent.Cost != want || b.Held != (outboard.Spend{}) || b.Spent.Steps != 10 {
+		if want := outboard.Cost(9*50 + each); err != nil || b.Spent.Cost != want || b.Held != (outboard.Spend{}) ||
+			b.Spent.Steps != 10 {
 			t.Errorf("settled: %+v, held %+v, %v; want %d", b.Spent, b.Held, err, want)
 		}
 	})
@@ -81,10 +86,12 @@ func TestBudgetsOver(t *testing.T) {
 		parent := newSession(t, s)
 		fork, other := blank(), newSession(t, s)
 		e := outboard.NewEvent(fork.Thread, &outboard.SessionForked{Parent: parent.ID, Seq: 1})
-		if _, err := s.Fork(t.Context(), parent.ID, 1, []store.Fork{{Header: fork, Events: []outboard.Event{e}}}); err != nil {
+		if _, err := s.Fork(t.Context(), parent.ID, 1,
+			[]store.Fork{{Header: fork, Events: []outboard.Event{e}}}); err != nil {
 			t.Fatal(err)
 		}
-		for _, b := range []outboard.Budget{{Scope: outboard.BudgetSession, Target: string(parent.ID)}, {Scope: outboard.BudgetAgent, Target: "agent_1"},
+		for _, b := range []outboard.Budget{{Scope: outboard.BudgetSession, Target: string(parent.ID)},
+			{Scope: outboard.BudgetAgent, Target: "agent_1"},
 			{Scope: outboard.BudgetOwner, Target: "key_1"}, {Scope: outboard.BudgetOwner, Target: "user_1"}} {
 			b.Limit.Tokens = 10
 			if _, err := s.PutBudget(t.Context(), b); err != nil {
@@ -96,8 +103,10 @@ func TestBudgetsOver(t *testing.T) {
 			agent outboard.AgentID
 			owner outboard.Owner
 			want  int
-		}{{parent.ID, "", outboard.Owner{}, 1}, {fork.ID, "", outboard.Owner{}, 1}, {other.ID, "", outboard.Owner{}, 0}, {other.ID, "agent_1", outboard.Owner{Key: "key_2"}, 1},
-			{fork.ID, "agent_1", outboard.Owner{Key: "key_1"}, 3}, {other.ID, "", outboard.Owner{Key: "key_2", User: "user_1"}, 1},
+		}{{parent.ID, "", outboard.Owner{}, 1}, {fork.ID, "", outboard.Owner{}, 1}, {other.ID, "", outboard.Owner{},
+			0}, {other.ID, "agent_1", outboard.Owner{Key: "key_2"}, 1},
+			{fork.ID, "agent_1", outboard.Owner{Key: "key_1"}, 3}, {other.ID, "",
+				outboard.Owner{Key: "key_2", User: "user_1"}, 1},
 			{other.ID, "", outboard.Owner{Key: "key_1", User: "user_1"}, 2}} {
 			if list, err := s.BudgetsOver(t.Context(), c.id, c.agent, c.owner); err != nil || len(list) != c.want {
 				t.Errorf("%+v: %d budgets, %v", c, len(list), err)
@@ -105,7 +114,8 @@ func TestBudgetsOver(t *testing.T) {
 		}
 		over, _ := s.BudgetsOver(t.Context(), fork.ID, "", outboard.Owner{})
 		want := outboard.Spend{Tokens: 8}
-		if r, err := s.Reserve(t.Context(), fork.ID, 0, over, outboard.Spend{}, want, want); err != nil || r.Wait || len(r.Over) > 0 {
+		if r, err := s.Reserve(t.Context(), fork.ID, 0, over, outboard.Spend{}, want, want); err != nil || r.Wait ||
+			len(r.Over) > 0 {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		if r, err := s.Reserve(t.Context(), fork.ID, 0, over, outboard.Spend{}, want, want); err != nil || r.Wait {
@@ -117,7 +127,8 @@ func TestBudgetsOver(t *testing.T) {
 		if err := s.DeleteBudget(t.Context(), over[0].ID); err != nil {
 			t.Fatal(err)
 		}
-		if r, err := s.Reserve(t.Context(), parent.ID, 0, over, outboard.Spend{}, want, want); err != nil || r.Wait || len(r.Over) > 0 {
+		if r, err := s.Reserve(t.Context(), parent.ID, 0, over, outboard.Spend{}, want, want); err != nil || r.Wait ||
+			len(r.Over) > 0 {
 			t.Errorf("with the budget gone: %+v, %v", r, err)
 		}
 	})
@@ -139,7 +150,8 @@ func TestFirstBudgetIsSeen(t *testing.T) {
 	if n, m := over(here), over(other); n+m != 0 {
 		t.Fatalf("control: %d and %d budgets before any was set", n, m)
 	}
-	b, err := here.PutBudget(t.Context(), outboard.Budget{Scope: outboard.BudgetOwner, Target: "key_1", Limit: outboard.Spend{Steps: 1}})
+	b, err := here.PutBudget(t.Context(), outboard.Budget{Scope: outboard.BudgetOwner, Target: "key_1",
+		Limit: outboard.Spend{Steps: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +173,8 @@ func reserving(t *testing.T, s *store.Store) (id outboard.SessionID, over []outb
 	t.Helper()
 	id = newSession(t, s).ID
 	mustAppend(t, s, id, message("go"))
-	b, err := s.PutBudget(t.Context(), outboard.Budget{Scope: outboard.BudgetSession, Target: string(id), Limit: outboard.Spend{Tokens: 1000}})
+	b, err := s.PutBudget(t.Context(), outboard.Budget{Scope: outboard.BudgetSession, Target: string(id),
+		Limit: outboard.Spend{Tokens: 1000}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +200,8 @@ func held(t *testing.T, s *store.Store, over []outboard.Budget) int64 {
 	return b.Held.Tokens
 }
 
-// If this fails, a runner that lost its session's lease replaces its successor's reservation, or leaves one where nobody will ever settle it.
+// If this fails, a runner that lost its session's lease replaces its successor's reservation, or leaves one
+// where nobody will ever settle it.
 func TestReserveIsFenced(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		id, over, first := reserving(t, s)
@@ -228,9 +242,10 @@ func TestReserveIsFenced(t *testing.T) {
 	})
 }
 
-// takenOver ends the lease of a session, by a worker that reserves for itself or by the end of the session, and returns what is to be held then. The
-// test goes on where something fails: others are at work.
-func takenOver(t *testing.T, s *store.Store, w outboard.WorkerID, id outboard.SessionID, over []outboard.Budget, claim bool) (want int64) {
+// takenOver ends the lease of a session, by a worker that reserves for itself or by the end of the session, and
+// returns what is to be held then. The test goes on where something fails: others are at work.
+func takenOver(t *testing.T, s *store.Store, w outboard.WorkerID, id outboard.SessionID, over []outboard.Budget,
+	claim bool) (want int64) {
 	if claim {
 		want = 7
 		var hs []outboard.Header
@@ -257,7 +272,8 @@ func takenOver(t *testing.T, s *store.Store, w outboard.WorkerID, id outboard.Se
 	return 0
 }
 
-// If this fails, there is a moment between the look at the lease and the reservation in which another process takes the session, or ends it.
+// If this fails, there is a moment between the look at the lease and the reservation in which another process
+// takes the session, or ends it.
 func TestReserveAgainstATakeover(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		old, heir := storetest.Open(t, cfg), storetest.Open(t, cfg)

@@ -9,9 +9,10 @@ import (
 // maxCached bounds the headers a process remembers, at about half a KiB each.
 const maxCached = 4096
 
-// cache remembers headers that were committed, so that the next commit to the session need not read it first. It is never
-// trusted: every UPDATE that was planned on a header demands that the database's still has the same head and epoch, and what a
-// commit is refused for is looked up afresh. The same head means the same log, of which all the rest follows.
+// cache remembers headers that were committed, so that the next commit to the session need not read it first. It
+// is never trusted: every UPDATE that was planned on a header demands that the database's still has the same
+// head and epoch, and what a commit is refused for is looked up afresh. The same head means the same log, of
+// which all the rest follows.
 type cache struct {
 	mu   sync.Mutex
 	rows map[outboard.SessionID]row

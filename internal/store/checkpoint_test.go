@@ -20,7 +20,8 @@ func TestCheckpointBecomesDurable(t *testing.T) {
 		begin := time.UnixMicro(time.Now().UnixMicro()).UTC()
 		save := func(id, prior outboard.CheckpointID, host string, at time.Duration) {
 			t.Helper()
-			_, err := s.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any, Events: []outboard.Event{said(string(id))},
+			_, err := s.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any,
+				Events:     []outboard.Event{said(string(id))},
 				Checkpoint: &outboard.Checkpoint{ID: id, Prior: prior, Host: host, CreatedAt: begin.Add(at)}})
 			if err != nil {
 				t.Fatal(err)
@@ -63,12 +64,14 @@ func TestCheckpointBecomesDurable(t *testing.T) {
 		if err != nil || k.Delta != ref || k.Host != "" || !k.DurableAt.Equal(at) {
 			t.Errorf("durable: %+v, %v", k, err)
 		}
-		if k, err := s.AwaitDurable(t.Context(), "ckpt_2"); outboard.KindOf(err) != outboard.Unavailable || k.Prior != "ckpt_1" {
+		if k, err := s.AwaitDurable(t.Context(), "ckpt_2"); outboard.KindOf(err) != outboard.Unavailable ||
+			k.Prior != "ckpt_1" {
 			t.Errorf("lost: %+v, %v", k, err)
 		}
 		settle("ckpt_3", outboard.BlobRef{Size: 8 << 30})
 		k, err = s.AwaitDurable(t.Context(), "ckpt_3")
-		if outboard.KindOf(err) != outboard.Unavailable || !k.TooLarge() || !strings.Contains(err.Error(), "more than the 8 GiB") {
+		if outboard.KindOf(err) != outboard.Unavailable || !k.TooLarge() ||
+			!strings.Contains(err.Error(), "more than the 8 GiB") {
 			t.Errorf("too large: %+v, %v", k, err)
 		}
 	})
@@ -82,8 +85,10 @@ func TestThinCheckpoints(t *testing.T) {
 		at := time.UnixMicro(time.Now().UnixMicro()).UTC()
 		ids := []outboard.CheckpointID{"ckpt_a", "ckpt_b", "ckpt_c"}
 		for _, id := range ids {
-			_, err := s.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any, Events: []outboard.Event{said(string(id))},
-				Checkpoint: &outboard.Checkpoint{ID: id, Delta: outboard.BlobRef{Digest: "d-" + string(id), Size: 7}, CreatedAt: at, DurableAt: at}})
+			_, err := s.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any,
+				Events: []outboard.Event{said(string(id))},
+				Checkpoint: &outboard.Checkpoint{ID: id, Delta: outboard.BlobRef{Digest: "d-" + string(id), Size: 7},
+					CreatedAt: at, DurableAt: at}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -102,7 +107,8 @@ func TestThinCheckpoints(t *testing.T) {
 			}
 			for i, id := range ids {
 				k, err := s.Checkpoint(t.Context(), id)
-				is := map[[2]bool]string{{false, true}: "kept", {true, true}: "marked", {true, false}: "dropped"}[[2]bool{k.Thinned(), k.Durable()}]
+				is := map[[2]bool]string{{false, true}: "kept", {true, true}: "marked",
+					{true, false}: "dropped"}[[2]bool{k.Thinned(), k.Durable()}]
 				if err != nil || is != want[i] || k.Thinned() && !k.ThinnedAt.Equal(at) {
 					t.Errorf("%s is %q, not %s: %+v, %v", id, is, want[i], k, err)
 				}
@@ -114,13 +120,16 @@ func TestThinCheckpoints(t *testing.T) {
 		toThin(3, true)                                         // some are to be dropped yet
 		thin(nil, ids[:1], ids[1:2], "kept", "dropped", "kept")
 		toThin(2, false)
-		fork := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread)}
-		_, err := s.Fork(t.Context(), h.ID, 2, []store.Fork{{Header: fork, Events: []outboard.Event{outboard.NewEvent(fork.Thread,
-			&outboard.SessionForked{Parent: h.ID, Seq: 2})}}})
+		fork := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession),
+			Thread: outboard.NewID[outboard.ThreadID](outboard.PrefixThread)}
+		_, err := s.Fork(t.Context(), h.ID, 2,
+			[]store.Fork{{Header: fork, Events: []outboard.Event{outboard.NewEvent(fork.Thread,
+				&outboard.SessionForked{Parent: h.ID, Seq: 2})}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := s.Descendants(t.Context(), h.ID); err != nil || !slices.Equal(got, []outboard.SessionID{fork.ID}) {
+		if got, err := s.Descendants(t.Context(), h.ID); err != nil ||
+			!slices.Equal(got, []outboard.SessionID{fork.ID}) {
 			t.Errorf("forks are %v, %v", got, err)
 		}
 		if got, err := s.Descendants(t.Context(), fork.ID); err != nil || len(got) != 0 {

@@ -9,16 +9,17 @@ import (
 )
 
 const (
-	// catchUp is how a clock that is ahead of the host's comes back to it: it loses one part in so many, so that time never stands still
-	// (leases would not end) and never goes back (what has ended would begin again).
+	// catchUp is how a clock that is ahead of the host's comes back to it: it loses one part in so many, so that
+	// time never stands still (leases would not end) and never goes back (what has ended would begin again).
 	catchUp = 16
-	// clockBehind is how far the host's clock may be behind the newest record before somebody is told: servers of one database differ.
+	// clockBehind is how far the host's clock may be behind the newest record before somebody is told: servers
+	// of one database differ.
 	clockBehind = time.Minute
 )
 
-// clock is the host's, but it never goes back: what has expired stays so when somebody sets the host's clock. While the process runs,
-// what passes is measured by the monotonic clock; a step forward of the host's clock is taken over, a step back is not. It is safe for
-// concurrent use.
+// clock is the host's, but it never goes back: what has expired stays so when somebody sets the host's clock.
+// While the process runs, what passes is measured by the monotonic clock; a step forward of the host's clock is
+// taken over, a step back is not. It is safe for concurrent use.
 type clock struct {
 	read func() time.Time
 
@@ -53,13 +54,14 @@ func (c *clock) notBefore(floor time.Time) {
 // HostNow is the host's clock as it is: for what other systems judge by theirs, such as the time in a signature.
 func (s *Store) HostNow() time.Time { return s.hostNow() }
 
-// Now is the time by which everything that expires is judged: the host's, or a later one that this process or the database has seen. It
-// never goes back.
+// Now is the time by which everything that expires is judged: the host's, or a later one that this process or
+// the database has seen. It never goes back.
 func (s *Store) Now() time.Time { return s.now() }
 
 const newestAuditSQL = `SELECT at FROM audit ORDER BY num DESC LIMIT 1`
 
-// seen takes over the newest time that the database has seen, by the last record of the audit: whatever authority was used left one.
+// seen takes over the newest time that the database has seen, by the last record of the audit: whatever
+// authority was used left one.
 func (s *Store) seen(ctx context.Context, c *clock) error {
 	var at int64
 	err := s.queryRow(ctx, newestAuditSQL).Scan(&at)
@@ -71,7 +73,8 @@ func (s *Store) seen(ctx context.Context, c *clock) error {
 	}
 	newest := timeOf(at)
 	if behind := newest.Sub(c.read()); behind > clockBehind {
-		s.log.Error("the host's clock is behind the newest record of the database, and time goes on from there; set the clock, or if the record is wrong, start with --trust-clock",
+		s.log.Error("the host's clock is behind the newest record of the database, and time goes on from there; set "+
+			"the clock, or if the record is wrong, start with --trust-clock",
 			"behind", behind.Round(time.Second), "newest", newest)
 	}
 	c.notBefore(newest)

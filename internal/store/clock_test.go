@@ -28,8 +28,8 @@ func (c *hostClock) set(at time.Time) {
 	c.at = at
 }
 
-// If this fails, a host's clock that is set back brings back what had expired, by the running server or by one that starts then; or time
-// stands still until the host's has caught up.
+// If this fails, a host's clock that is set back brings back what had expired, by the running server or by one
+// that starts then; or time stands still until the host's has caught up.
 func TestClockNeverGoesBack(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

@@ -124,8 +124,8 @@ func killAfter(t *testing.T, cfg store.Config, n int, acked map[outboard.Session
 	}
 }
 
-// Under concurrency from two processes each append must get its own place, whole, and in the order one client sent them;
-// else a follower or a fold sees a history nobody wrote.
+// Under concurrency from two processes each append must get its own place, whole, and in the order one client
+// sent them; else a follower or a fold sees a history nobody wrote.
 func TestConcurrentHistory(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		stores := []*store.Store{storetest.Open(t, cfg), storetest.Open(t, cfg)}
@@ -174,7 +174,8 @@ func TestConcurrentHistory(t *testing.T) {
 			last := map[outboard.SessionID]int64{}
 			for _, o := range ops {
 				for i, e := range o.events {
-					if logs[o.session][e.Seq-1].ID != e.ID || e.Seq != o.events[0].Seq+int64(i) || e.Seq <= last[o.session] {
+					if logs[o.session][e.Seq-1].ID != e.ID || e.Seq != o.events[0].Seq+int64(i) ||
+						e.Seq <= last[o.session] {
 						t.Fatalf("event %s was acknowledged at %d of %s", e.ID, e.Seq, o.session)
 					}
 					last[o.session] = e.Seq

@@ -47,7 +47,8 @@ type dialect interface {
 	// commit runs a group as one transaction: it adds to known the headers that lack, plans, and writes. It
 	// returns known. The headers it was given need not be the database's: then it changes nothing and returns
 	// errStale. k may be nil.
-	commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, k *taking, now time.Time) (map[outboard.SessionID]*row, error)
+	commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, k *taking,
+		now time.Time) (map[outboard.SessionID]*row, error)
 	// moment is how a transaction that only reads begins, to see all as of one moment; textColumns the query for
 	// every table's columns of text and bytes.
 	moment() *sql.TxOptions
@@ -119,7 +120,8 @@ func (s *Store) fail(doing string, err error) error {
 		if kind == outboard.Invalid { // it was a database when it was opened: the request is not what is wrong
 			kind = outboard.Unavailable
 		}
-		return &outboard.Error{Kind: kind, Code: e.Code, Message: doing + ": " + e.Message, Hint: e.Hint, Public: doing + ": " + e.Public, Err: err}
+		return &outboard.Error{Kind: kind, Code: e.Code, Message: doing + ": " + e.Message, Hint: e.Hint,
+			Public: doing + ": " + e.Public, Err: err}
 	}
 	return outboard.Errorf(outboard.Internal, "%s: %w", doing, err)
 }
@@ -150,7 +152,8 @@ func (s *Store) query(ctx context.Context, query string, args ...any) (*sql.Rows
 }
 
 // collect runs a query and scans each of its rows.
-func collect[T any](ctx context.Context, s *Store, doing string, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
+func collect[T any](ctx context.Context, s *Store, doing string,
+	scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
 	rows, err := s.query(ctx, query, args...)
 	if err != nil {
 		return nil, s.fail(doing, err)
@@ -169,7 +172,8 @@ func collect[T any](ctx context.Context, s *Store, doing string, scan func(scann
 }
 
 // one runs a query for a single row. No row is NotFound.
-func one[T any](ctx context.Context, s *Store, what string, id any, scan func(scanner) (T, error), query string, args ...any) (T, error) {
+func one[T any](ctx context.Context, s *Store, what string, id any,
+	scan func(scanner) (T, error), query string, args ...any) (T, error) {
 	v, err := scan(s.queryRow(ctx, query, args...))
 	if errors.Is(err, sql.ErrNoRows) {
 		return v, notFound(what, id)
@@ -209,7 +213,8 @@ func (t tx) query(ctx context.Context, query string, args ...any) (*sql.Rows, er
 }
 
 // collectTx is collect inside a write transaction. Errors come back as the database's own.
-func collectTx[T any](ctx context.Context, t tx, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
+func collectTx[T any](ctx context.Context, t tx,
+	scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
 	rows, err := t.query(ctx, query, args...)
 	if err != nil {
 		return nil, err

@@ -30,7 +30,8 @@ func (s *Store) PutEnvironment(ctx context.Context, e outboard.Environment) erro
 			taken = nil
 		}
 		if len(old) == 0 {
-			_, err = t.exec(ctx, insertEnvironmentSQL, string(e.ID), micros(e.CreatedAt), micros(e.ArchivedAt), mustJSON(e), orgText(e.Org), taken)
+			_, err = t.exec(ctx, insertEnvironmentSQL, string(e.ID), micros(e.CreatedAt), micros(e.ArchivedAt),
+				mustJSON(e), orgText(e.Org), taken)
 		} else {
 			_, err = t.exec(ctx, updateEnvironmentSQL, micros(e.ArchivedAt), mustJSON(e), taken, string(e.ID))
 		}
@@ -93,7 +94,8 @@ func (s *Store) DeleteEnvironment(ctx context.Context, id outboard.EnvironmentID
 			return err
 		}
 		if len(users) > 0 {
-			return outboard.Errorf(outboard.Conflict, "environment %s is used by sessions, of which %s is one", id, users[0]).
+			return outboard.Errorf(outboard.Conflict, "environment %s is used by sessions, of which %s is one", id,
+				users[0]).
 				WithHint("archive the environment, or delete its sessions first")
 		}
 		n, err := t.exec(ctx, deleteEnvironmentSQL, string(id))

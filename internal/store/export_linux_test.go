@@ -3,8 +3,8 @@ package store
 // WALSyncs is how many syncs of write-ahead logs there were.
 func WALSyncs() int64 { return walSyncs.Load() }
 
-// SetWALSync replaces how a log is synced until the function it returns is called. What is written and synced in one call is written as
-// ever and synced by f.
+// SetWALSync replaces how a log is synced until the function it returns is called. What is written and synced in
+// one call is written as ever and synced by f.
 func SetWALSync(f func(fd int) error) (restore func()) {
 	was, wasBoth := walSync, walWriteSync
 	walSync = f
@@ -25,7 +25,8 @@ func SetWALWrite(f func(fd int, b []byte, off int64) (int, error)) (restore func
 	return func() { walWrite, walWriteSync = was, wasBoth }
 }
 
-// SetWALWriteSync replaces the call that writes and syncs, and tells of each sync by itself, until the function it returns is called.
+// SetWALWriteSync replaces the call that writes and syncs, and tells of each sync by itself, until the function
+// it returns is called.
 func SetWALWriteSync(both func(fd int, b []byte, off int64) (int, error), synced func()) (restore func()) {
 	was, wasBoth := walSync, walWriteSync
 	walWriteSync = both

@@ -102,7 +102,8 @@ func (s *Store) Columns(ctx context.Context) ([]Column, error) {
 	return collect(ctx, s, "reading the schema", func(sc scanner) (c Column, err error) {
 		var kind string
 		err = sc.Scan(&c.Table, &c.Name, &kind)
-		c.Bytes = strings.EqualFold(kind, "BLOB") || kind == "bytea" || kind == "" && !strings.HasPrefix(c.Table, "sqlite_")
+		c.Bytes = strings.EqualFold(kind, "BLOB") || kind == "bytea" || kind == "" &&
+			!strings.HasPrefix(c.Table, "sqlite_")
 		return c, err
 	}, query)
 }
@@ -120,8 +121,8 @@ func ExplainPostgres(at string, err error) error {
 	return (&postgresDialect{at: at}).explain(err)
 }
 
-// InsertTwice runs the statement of a commit that inserts two events, of which the second is the first again, in a transaction of its own.
-// It returns how it failed, and by how many rows the transaction has more then.
+// InsertTwice runs the statement of a commit that inserts two events, of which the second is the first again, in
+// a transaction of its own. It returns how it failed, and by how many rows the transaction has more then.
 func (s *Store) InsertTwice(ctx context.Context, e outboard.Event) (failed error, more int, err error) {
 	t, err := s.write.BeginTx(ctx, nil)
 	if err != nil {
@@ -133,11 +134,13 @@ func (s *Store) InsertTwice(ctx context.Context, e outboard.Event) (failed error
 		return n
 	}
 	before := count()
-	_, failed = t.ExecContext(ctx, insertsSQL[len(insertRows)-2], append(eventArgs(1<<20, &e), eventArgs(1<<20, &e)...)...)
+	_, failed = t.ExecContext(ctx, insertsSQL[len(insertRows)-2], append(eventArgs(1<<20, &e),
+		eventArgs(1<<20, &e)...)...)
 	return failed, count() - before, err
 }
 
-// CommitUntold commits c as its sender's own, up to where others are told of it. It reports whether another could commit by then.
+// CommitUntold commits c as its sender's own, up to where others are told of it. It reports whether another
+// could commit by then.
 func (s *Store) CommitUntold(c Commit) (free bool, err error) {
 	q := s.queues[0]
 	q.committing.Lock()

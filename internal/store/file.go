@@ -13,7 +13,8 @@ const insertFileSQL = `INSERT INTO files (` + fileCols + `) VALUES (?, ?, ?, ?, 
 	COALESCE(NULLIF(?, ''), (SELECT org FROM sessions WHERE id = ?), 'default'))`
 
 func fileArgs(f *outboard.File) []any {
-	return []any{string(f.ID), string(f.Session), f.Filename, f.MediaType, f.Blob.Digest, f.Blob.Size, flag(f.Downloadable), f.Path,
+	return []any{string(f.ID), string(f.Session), f.Filename, f.MediaType, f.Blob.Digest, f.Blob.Size,
+		flag(f.Downloadable), f.Path,
 		micros(f.CreatedAt), micros(f.ExpiresAt), string(f.Org), string(f.Session)}
 }
 
@@ -45,7 +46,8 @@ func (s *Store) File(ctx context.Context, id outboard.FileID) (outboard.File, er
 }
 
 // Files returns one page; session "" selects uploads and session files alike. ids, when not empty, selects among those.
-func (s *Store) Files(ctx context.Context, session outboard.SessionID, ids []outboard.FileID, p Page) ([]outboard.File, error) {
+func (s *Store) Files(ctx context.Context, session outboard.SessionID, ids []outboard.FileID,
+	p Page) ([]outboard.File, error) {
 	w, err := s.list(ctx, "files", p)
 	if err != nil {
 		return nil, err

@@ -7,11 +7,13 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// summaryPage is how many summaries FoldStart looks at at a time. The newest one serves, unless the conversation was rewound behind it.
+// summaryPage is how many summaries FoldStart looks at at a time. The newest one serves, unless the conversation
+// was rewound behind it.
 const summaryPage = 4
 
-// FoldStart returns the state from which a session's log is folded on, with what comes after its Head: where it stood at its newest
-// summary, else the state before the first event. It reads a few rows, however long the log is.
+// FoldStart returns the state from which a session's log is folded on, with what comes after its Head: where it
+// stood at its newest summary, else the state before the first event. It reads a few rows, however long the log
+// is.
 func (s *Store) FoldStart(ctx context.Context, id outboard.SessionID) (*outboard.State, error) {
 	rewinds, err := s.Rewinds(ctx, id, math.MaxInt64)
 	if err != nil {

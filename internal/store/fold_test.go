@@ -39,8 +39,9 @@ func foldAll(t *testing.T, s *store.Store, id outboard.SessionID) *outboard.Stat
 	return st
 }
 
-// If this fails, a long session is folded from something else than what its log says, or all of it is read: in a fork whose summary is its
-// parent's, after a rewind behind the summary or to after it, with inputs that waited then.
+// If this fails, a long session is folded from something else than what its log says, or all of it is read: in a
+// fork whose summary is its parent's, after a rewind behind the summary or to after it, with inputs that waited
+// then.
 func TestFoldStart(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		a := newSession(t, s)
@@ -65,7 +66,8 @@ func TestFoldStart(t *testing.T) {
 			}
 		}
 		sum := func() outboard.Event {
-			return outboard.NewEvent("", &outboard.ContextCompacted{Summary: "so far", Base: foldAll(t, s, a.ID).Base()})
+			return outboard.NewEvent("", &outboard.ContextCompacted{Summary: "so far", Base: foldAll(t, s, a.ID).
+				Base()})
 		}
 		talk(50)
 		if _, rows := foldOn(t, s, a.ID); rows < 200 {

@@ -47,7 +47,8 @@ func (s *Store) Follow(ctx context.Context, id outboard.SessionID, after int64) 
 
 // catchUp yields what the log has after a position and returns the position reached; ok is false when that was
 // the end of it.
-func (s *Store) catchUp(ctx context.Context, id outboard.SessionID, after int64, yield func(outboard.Event, error) bool) (pos int64, ok bool) {
+func (s *Store) catchUp(ctx context.Context, id outboard.SessionID, after int64,
+	yield func(outboard.Event, error) bool) (pos int64, ok bool) {
 	l, err := s.lookup(ctx, id)
 	if err != nil {
 		if ctx.Err() == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// A follower must see every event once and in order while two processes append, whichever of them it watches from; else a
-// client's picture of the session silently differs from the log.
+// A follower must see every event once and in order while two processes append, whichever of them it watches
+// from; else a client's picture of the session silently differs from the log.
 func TestFollowUnderConcurrentAppends(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		const writers, each = 4, 60
@@ -55,7 +55,8 @@ func TestFollowUnderConcurrentAppends(t *testing.T) {
 	})
 }
 
-// A follower must hear of a commit of another process without the poller on Postgres, and within PollFallback on SQLite.
+// A follower must hear of a commit of another process without the poller on Postgres, and within PollFallback on
+// SQLite.
 func TestFollowAcrossProcesses(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s, other := storetest.Open(t, cfg), storetest.Open(t, cfg)
@@ -92,8 +93,8 @@ func TestFollowAcrossProcesses(t *testing.T) {
 	})
 }
 
-// Following must end as documented: silently with its context, with NotFound when the session is deleted, by whomever, and
-// with Unavailable when the store closes.
+// Following must end as documented: silently with its context, with NotFound when the session is deleted, by
+// whomever, and with Unavailable when the store closes.
 func TestFollowEnds(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s, other := storetest.Open(t, cfg), storetest.Open(t, cfg)
@@ -220,7 +221,8 @@ func longQueries(t *testing.T, s *store.Store, id outboard.SessionID, events int
 			return 1, err
 		},
 		"inputs": func() (int, error) {
-			evs, err := s.Events(t.Context(), id, store.EventQuery{Types: []outboard.EventType{outboard.TypeInputMessage}})
+			evs, err := s.Events(t.Context(), id,
+				store.EventQuery{Types: []outboard.EventType{outboard.TypeInputMessage}})
 			return len(evs), err
 		},
 	} {
@@ -252,8 +254,8 @@ func TestIdleWatchersAreCheap(t *testing.T) {
 	})
 }
 
-// A follower that is slow, or was told of several things at once, must miss nothing: neither events beyond what is kept for it nor
-// the end of the session.
+// A follower that is slow, or was told of several things at once, must miss nothing: neither events beyond what
+// is kept for it nor the end of the session.
 func TestFollowSlowly(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		id := newSession(t, s).ID

@@ -10,8 +10,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// maxParts bounds the sessions whose rows one log may consist of: a fork of a fork of a fork.... Each read of a fork looks into as
-// many as its range touches.
+// maxParts bounds the sessions whose rows one log may consist of: a fork of a fork of a fork.... Each read of a
+// fork looks into as many as its range touches.
 const maxParts = 64
 
 // log is what a session's events are read by.
@@ -133,7 +133,8 @@ type owned struct {
 func (l *log) mine(rows []owned) []outboard.Event {
 	var out []outboard.Event
 	for _, o := range rows {
-		i := slices.IndexFunc(l.parts, func(p part) bool { return p.num == o.num && o.Seq > p.after && o.Seq <= p.upto })
+		i := slices.IndexFunc(l.parts,
+			func(p part) bool { return p.num == o.num && o.Seq > p.after && o.Seq <= p.upto })
 		if i >= 0 {
 			l.adopt(l.parts[i], &o.Event)
 			out = append(out, o.Event)
@@ -144,7 +145,8 @@ func (l *log) mine(rows []owned) []outboard.Event {
 
 // Fork is a session to be made from another one's log.
 type Fork struct {
-	Header outboard.Header // ID, Thread, Title, Metadata, AgentID, AgentVersion, EnvironmentID; the rest follows from the events
+	// ID, Thread, Title, Metadata, AgentID, AgentVersion, EnvironmentID; the rest follows from the events
+	Header outboard.Header
 	Config outboard.SessionConfig
 	Events []outboard.Event // its own, a session.forked first
 	Files  []outboard.File  // its copies
@@ -158,9 +160,11 @@ const setParentSQL = `UPDATE sessions SET parent = ?, shared = ? WHERE num = ?`
 
 const insertLineageSQL = `INSERT INTO lineage (session, upto, source) VALUES (?, ?, ?)`
 
-// Fork makes sessions whose logs are the parent's up to seq, read through, and their own from there on: all of them, or none. It
-// returns their headers. Invalid for a position the parent does not have, or a fork of too many forks.
-func (s *Store) Fork(ctx context.Context, parent outboard.SessionID, seq int64, forks []Fork) ([]outboard.Header, error) {
+// Fork makes sessions whose logs are the parent's up to seq, read through, and their own from there on: all of
+// them, or none. It returns their headers. Invalid for a position the parent does not have, or a fork of too
+// many forks.
+func (s *Store) Fork(ctx context.Context, parent outboard.SessionID, seq int64,
+	forks []Fork) ([]outboard.Header, error) {
 	now := s.now()
 	var made map[outboard.SessionID]*row
 	out := make([]outboard.Header, len(forks))
@@ -190,7 +194,8 @@ func (s *Store) Fork(ctx context.Context, parent outboard.SessionID, seq int64, 
 }
 
 // shared returns what the first seq events of a session consist of, and the time of the last of them.
-func (s *Store) shared(ctx context.Context, t tx, id outboard.SessionID, seq int64) (parts []part, at time.Time, err error) {
+func (s *Store) shared(ctx context.Context, t tx, id outboard.SessionID,
+	seq int64) (parts []part, at time.Time, err error) {
 	var num, head, shared int64
 	err = t.queryRow(ctx, shareSQL, string(id)).Scan(&num, &head, &shared)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -213,7 +218,8 @@ func (s *Store) shared(ctx context.Context, t tx, id outboard.SessionID, seq int
 	last := &parts[len(parts)-1]
 	last.upto = seq
 	if len(parts) >= maxParts {
-		return nil, at, outboard.Errorf(outboard.Invalid, "session %s is a fork of forks, %d deep, which is the limit", id, len(parts)).
+		return nil, at, outboard.Errorf(outboard.Invalid, "session %s is a fork of forks, %d deep, which is the limit",
+			id, len(parts)).
 			WithHint("export it and import the file: that makes a session without ancestors")
 	}
 	var us int64
@@ -222,7 +228,8 @@ func (s *Store) shared(ctx context.Context, t tx, id outboard.SessionID, seq int
 }
 
 // insert writes a fork. at is the time of the last event it shares.
-func (f *Fork) insert(ctx context.Context, t tx, parent outboard.SessionID, parts []part, at, now time.Time) (*row, error) {
+func (f *Fork) insert(ctx context.Context, t tx, parent outboard.SessionID, parts []part, at,
+	now time.Time) (*row, error) {
 	seq := parts[len(parts)-1].upto
 	r := newRow(f.Header, now)
 	r.Head, r.LastAt = seq, at
@@ -255,8 +262,8 @@ func (f *Fork) insert(ctx context.Context, t tx, parent outboard.SessionID, part
 
 const parentSQL = `SELECT parent, shared FROM sessions WHERE id = ? AND deleted_at = 0`
 
-// Parent returns the session that one was forked from and the last event they share; "" and 0 for one that was not. The parent may
-// have been deleted since.
+// Parent returns the session that one was forked from and the last event they share; "" and 0 for one that was
+// not. The parent may have been deleted since.
 func (s *Store) Parent(ctx context.Context, id outboard.SessionID) (outboard.SessionID, int64, error) {
 	var parent string
 	var seq int64
@@ -269,13 +276,15 @@ func (s *Store) Parent(ctx context.Context, id outboard.SessionID) (outboard.Ses
 
 const rewoundSQL = `SELECT session, ` + eventCols + ` FROM events WHERE type = 'session.rewound' AND session IN (`
 
-// Rewinds returns the rewinds of the conversation that a session's log has up to an event, in order: what outboard.NewState takes.
+// Rewinds returns the rewinds of the conversation that a session's log has up to an event, in order: what
+// outboard.NewState takes.
 func (s *Store) Rewinds(ctx context.Context, id outboard.SessionID, upto int64) ([]outboard.Rewind, error) {
 	l, err := s.lookup(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := collect(ctx, s, "reading rewinds", scanOwned, rewoundSQL+marks(len(l.parts))+`) ORDER BY seq`, l.nums()...)
+	rows, err := collect(ctx, s, "reading rewinds", scanOwned, rewoundSQL+marks(len(l.parts))+`) ORDER BY seq`,
+		l.nums()...)
 	if err != nil {
 		return nil, err
 	}

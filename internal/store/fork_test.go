@@ -48,11 +48,13 @@ func TestForkReadsThrough(t *testing.T) {
 		mustAppend(t, s, b.ID, said("b later")) // 9
 		c := forkOf(t, s, b.ID, 8)              // c: a1..a6, b7 b8, own 9 10
 		d := forkOf(t, s, c.ID, 3)              // d: a1..a3, own 4 5
-		al, bl, cl, dl := ids(readAll(t, s, a.ID)), ids(readAll(t, s, b.ID)), ids(readAll(t, s, c.ID)), ids(readAll(t, s, d.ID))
+		al, bl, cl, dl := ids(readAll(t, s, a.ID)), ids(readAll(t, s, b.ID)), ids(readAll(t, s, c.ID)), ids(readAll(t,
+			s, d.ID))
 		if len(al) != 11 || len(bl) != 9 || len(cl) != 10 || len(dl) != 5 {
 			t.Fatalf("the logs have %d %d %d %d events", len(al), len(bl), len(cl), len(dl))
 		}
-		if !slices.Equal(bl[:6], al[:6]) || !slices.Equal(cl[:8], bl[:8]) || !slices.Equal(dl[:3], al[:3]) || bl[6] == al[6] || cl[8] == bl[8] {
+		if !slices.Equal(bl[:6], al[:6]) || !slices.Equal(cl[:8], bl[:8]) || !slices.Equal(dl[:3], al[:3]) ||
+			bl[6] == al[6] || cl[8] == bl[8] {
 			t.Errorf("the logs do not share what they should:\n%v\n%v\n%v\n%v", al, bl, cl, dl)
 		}
 		if e := readAll(t, s, c.ID); e[0].Thread != c.Thread || e[7].Thread != c.Thread || e[9].Thread != c.Thread {
@@ -82,7 +84,8 @@ func TestForkReadsThrough(t *testing.T) {
 	})
 }
 
-// Pages of a fork's log, both ways and with every kind of bound, must not stop, skip or repeat where one session's rows end.
+// Pages of a fork's log, both ways and with every kind of bound, must not stop, skip or repeat where one
+// session's rows end.
 func TestForkEventPages(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		a := newSession(t, s)
@@ -91,12 +94,15 @@ func TestForkEventPages(t *testing.T) {
 		}
 		c := forkOf(t, s, forkOf(t, s, a.ID, 5).ID, 6)
 		all := readAll(t, s, c.ID)
-		for _, q := range []store.EventQuery{{}, {After: 3}, {Before: 7}, {After: 2, Before: 8}, {After: 5}, {Before: 6}, {After: 6, Before: 7},
+		for _, q := range []store.EventQuery{{}, {After: 3}, {Before: 7}, {After: 2, Before: 8}, {After: 5},
+			{Before: 6}, {After: 6, Before: 7},
 			{Types: []outboard.EventType{outboard.TypeAgentMessage}}, {Types: []outboard.EventType{outboard.TypeInputMessage}},
-			{Types: []outboard.EventType{outboard.TypeSessionForked}}, {Since: all[3].Time, Until: all[6].Time}, {After: 99}} {
+			{Types: []outboard.EventType{outboard.TypeSessionForked}}, {Since: all[3].Time,
+				Until: all[6].Time}, {After: 99}} {
 			var want []string
 			for _, e := range all {
-				if e.Seq > q.After && (q.Before == 0 || e.Seq < q.Before) && (len(q.Types) == 0 || slices.Contains(q.Types, e.Type)) &&
+				if e.Seq > q.After && (q.Before == 0 || e.Seq < q.Before) &&
+					(len(q.Types) == 0 || slices.Contains(q.Types, e.Type)) &&
 					(q.Since.IsZero() || !e.Time.Before(q.Since) && !e.Time.After(q.Until)) {
 					want = append(want, string(e.ID))
 				}
@@ -154,19 +160,22 @@ func TestForkSeesNothingLater(t *testing.T) {
 func TestForkHeader(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		a := newSession(t, s)
-		mustAppend(t, s, a.ID, message("waits"), started(1), outboard.NewEvent("", &outboard.ModelFinished{Usage: outboard.Usage{Input: 5}}))
+		mustAppend(t, s, a.ID, message("waits"), started(1),
+			outboard.NewEvent("", &outboard.ModelFinished{Usage: outboard.Usage{Input: 5}}))
 		if h := mustSession(t, s, a.ID); h.Inbox != 1 || h.Phase != outboard.PhaseRunning || h.Usage.Input != 5 {
 			t.Fatalf("the parent is %+v", h)
 		}
 		f := forkOf(t, s, a.ID, 4)
-		if h := mustSession(t, s, f.ID); h.Head != 6 || h.Inbox != 0 || h.Phase != outboard.PhaseIdle || h.Usage.Input != 0 || !h.RunningSince.IsZero() {
+		if h := mustSession(t, s, f.ID); h.Head != 6 || h.Inbox != 0 || h.Phase != outboard.PhaseIdle ||
+			h.Usage.Input != 0 || !h.RunningSince.IsZero() {
 			t.Errorf("the fork is %+v", h)
 		}
 		if ws, err := s.Waiting(t.Context(), f.ID); err != nil || len(ws) != 0 {
 			t.Errorf("waiting in the fork: %v, %v", ws, err)
 		}
 		mine := mustAppend(t, s, f.ID, message("mine"))[0]
-		if ws, err := s.Waiting(t.Context(), f.ID); err != nil || len(ws) != 1 || ws[0].ID != mine.ID || ws[0].Session != f.ID {
+		if ws, err := s.Waiting(t.Context(), f.ID); err != nil || len(ws) != 1 || ws[0].ID != mine.ID ||
+			ws[0].Session != f.ID {
 			t.Errorf("waiting in the fork: %v, %v", ws, err)
 		}
 		if c, err := s.SessionConfig(t.Context(), f.ID); err != nil || c.Environment != "env_fork" {
@@ -179,14 +188,15 @@ func TestForkHeader(t *testing.T) {
 	})
 }
 
-// A parent that is archived or deleted must not take its forks with it: neither their logs nor the checkpoints they start from.
-// When the last fork is gone, so are the checkpoints.
+// A parent that is archived or deleted must not take its forks with it: neither their logs nor the checkpoints
+// they start from. When the last fork is gone, so are the checkpoints.
 func TestForkOutlivesItsParent(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		a := newSession(t, s)
 		save := func(id outboard.SessionID, k outboard.CheckpointID) {
 			t.Helper()
-			_, err := s.Commit(t.Context(), store.Commit{Session: id, Expect: store.Any, Events: []outboard.Event{said(string(k))},
+			_, err := s.Commit(t.Context(), store.Commit{Session: id, Expect: store.Any,
+				Events:     []outboard.Event{said(string(k))},
 				Checkpoint: &outboard.Checkpoint{ID: k, Session: id, CreatedAt: time.Now()}})
 			if err != nil {
 				t.Fatal(err)
@@ -233,23 +243,30 @@ func TestForkOutlivesItsParent(t *testing.T) {
 	})
 }
 
-// A commit may go on after the events that name its checkpoint: the next model call begins in it. A fork at those events, after which the
-// conversation can be taken up, begins with the checkpoint and must have it, also when the parent is gone.
+// A commit may go on after the events that name its checkpoint: the next model call begins in it. A fork at
+// those events, after which the conversation can be taken up, begins with the checkpoint and must have it, also
+// when the parent is gone.
 func TestForkAtItsCheckpoint(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		for what, c := range map[string]struct {
 			events []outboard.Event
 			want   int64
 		}{
-			"after two calls": {[]outboard.Event{said("x"), outboard.NewEvent("", &outboard.CallFinished{Call: "c1", Outcome: outboard.OutcomeOK, Checkpoint: "ckpt_1"}),
-				outboard.NewEvent("", &outboard.CallFinished{Call: "c2", Outcome: outboard.OutcomeOK, Checkpoint: "ckpt_1"}),
+			"after two calls": {[]outboard.Event{said("x"),
+				outboard.NewEvent("", &outboard.CallFinished{Call: "c1", Outcome: outboard.OutcomeOK,
+					Checkpoint: "ckpt_1"}),
+				outboard.NewEvent("", &outboard.CallFinished{Call: "c2", Outcome: outboard.OutcomeOK,
+					Checkpoint: "ckpt_1"}),
 				outboard.NewEvent("", &outboard.CheckpointCreated{Checkpoint: "ckpt_1"}), said("next")}, 4},
-			"at rest":            {[]outboard.Event{outboard.NewEvent("", &outboard.CheckpointCreated{Checkpoint: "ckpt_1"}), said("next")}, 2},
-			"without its events": {[]outboard.Event{said("x"), outboard.NewEvent("", &outboard.CheckpointCreated{Checkpoint: "ckpt_0"})}, 3},
+			"at rest": {[]outboard.Event{outboard.NewEvent("",
+				&outboard.CheckpointCreated{Checkpoint: "ckpt_1"}), said("next")}, 2},
+			"without its events": {[]outboard.Event{said("x"),
+				outboard.NewEvent("", &outboard.CheckpointCreated{Checkpoint: "ckpt_0"})}, 3},
 		} {
 			a := newSession(t, s)
 			at := time.UnixMicro(5).UTC()
-			if _, err := s.Commit(t.Context(), store.Commit{Session: a.ID, Expect: store.Any, Events: c.events, Checkpoint: &outboard.Checkpoint{ID: "ckpt_1", CreatedAt: at}}); err != nil {
+			if _, err := s.Commit(t.Context(), store.Commit{Session: a.ID, Expect: store.Any, Events: c.events,
+				Checkpoint: &outboard.Checkpoint{ID: "ckpt_1", CreatedAt: at}}); err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
 			if k, err := s.Checkpoint(t.Context(), "ckpt_1"); err != nil || k.Seq != c.want {
@@ -345,14 +362,16 @@ func TestRewinds(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		a := newSession(t, s)
 		back := func(id outboard.SessionID, to int64, conversation bool) {
-			mustAppend(t, s, id, outboard.NewEvent("", &outboard.SessionRewound{To: to, Conversation: conversation, Machine: true}))
+			mustAppend(t, s, id, outboard.NewEvent("", &outboard.SessionRewound{To: to, Conversation: conversation,
+				Machine: true}))
 		}
 		back(a.ID, 1, true)
 		back(a.ID, 1, false)
 		f := forkOf(t, s, a.ID, 3)
 		back(a.ID, 3, true)
 		back(f.ID, 2, true)
-		for id, want := range map[outboard.SessionID][]outboard.Rewind{a.ID: {{Seq: 2, To: 1}, {Seq: 4, To: 3}}, f.ID: {{Seq: 2, To: 1}, {Seq: 6, To: 2}}} {
+		for id, want := range map[outboard.SessionID][]outboard.Rewind{a.ID: {{Seq: 2, To: 1}, {Seq: 4, To: 3}},
+			f.ID: {{Seq: 2, To: 1}, {Seq: 6, To: 2}}} {
 			if got, err := s.Rewinds(t.Context(), id, 100); err != nil || !slices.Equal(got, want) {
 				t.Errorf("rewinds of %s: %v, %v, want %v", id, got, err, want)
 			}

@@ -2,8 +2,9 @@ package store
 
 import "testing"
 
-// TestGroupWaitsForTheLastOneToo: a group takes those who waited while the last one was under way, and besides them the members of the
-// last one that append again. Counting the former as the latter leaves the rest behind, and groups stay as small as they once were.
+// TestGroupWaitsForTheLastOneToo: a group takes those who waited while the last one was under way, and besides
+// them the members of the last one that append again. Counting the former as the latter leaves the rest behind,
+// and groups stay as small as they once were.
 func TestGroupWaitsForTheLastOneToo(t *testing.T) {
 	for _, tt := range []struct {
 		name                         string
@@ -33,7 +34,8 @@ func TestGroupWaitsForTheLastOneToo(t *testing.T) {
 				}
 			})
 			if len(group) != tt.group || yields != tt.yields {
-				t.Errorf("a group of %d after yielding %d times, want %d after %d", len(group), yields, tt.group, tt.yields)
+				t.Errorf("a group of %d after yielding %d times, want %d after %d", len(group), yields, tt.group,
+					tt.yields)
 			}
 		})
 	}

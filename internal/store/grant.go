@@ -14,7 +14,8 @@ func scanRight(sc scanner) (outboard.Grant, error) {
 	var g outboard.Grant
 	var actions, resources, votes string
 	var from, until, created, revoked int64
-	err := sc.Scan(&g.ID, &g.Human, &g.Agent, &g.Session, &actions, &resources, &from, &until, &g.MaxUses, &g.Uses, &g.ApprovedBy,
+	err := sc.Scan(&g.ID, &g.Human, &g.Agent, &g.Session, &actions, &resources, &from, &until, &g.MaxUses, &g.Uses,
+		&g.ApprovedBy,
 		&g.ApprovedName, &g.Why, &created, &revoked, &votes, &g.Org)
 	if err != nil {
 		return g, err
@@ -29,12 +30,13 @@ func scanRight(sc scanner) (outboard.Grant, error) {
 	return g, fromJSON(resources, &g.Resources)
 }
 
-const insertRightSQL = `INSERT INTO grants (` + rightCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+const insertRightSQL = `INSERT INTO grants (` + rightCols +
+	`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 const lockPersonSQL = `UPDATE users SET name = name WHERE id = ? AND removed_at = 0`
 
-// PutGrant inserts a grant. ErrDuplicate if its id exists; Conflict if it is for a person who is none, or was removed: who removes somebody
-// would not see this one, and it would be there when they are let in again.
+// PutGrant inserts a grant. ErrDuplicate if its id exists; Conflict if it is for a person who is none, or was
+// removed: who removes somebody would not see this one, and it would be there when they are let in again.
 func (s *Store) PutGrant(ctx context.Context, g outboard.Grant) error {
 	return s.update(ctx, "storing a grant", func(t tx) error { return putGrant(ctx, t, &g) })
 }
@@ -49,7 +51,8 @@ func putGrant(ctx context.Context, t tx, g *outboard.Grant) error {
 			return outboard.Errorf(outboard.Conflict, "the person %s was removed", g.Human)
 		}
 	}
-	_, err := t.exec(ctx, insertRightSQL, string(g.ID), g.Human, string(g.Agent), string(g.Session), jsonText(g.Actions),
+	_, err := t.exec(ctx, insertRightSQL, string(g.ID), g.Human, string(g.Agent), string(g.Session),
+		jsonText(g.Actions),
 		jsonText(g.Resources), micros(g.NotBefore), micros(g.ExpiresAt), g.MaxUses, g.Uses, string(g.ApprovedBy), g.ApprovedName,
 		g.Why, micros(g.CreatedAt), micros(g.RevokedAt), jsonText(g.Votes), orgText(g.Org))
 	if t.s.d.unique(err) {
@@ -89,7 +92,8 @@ const rightsForSQL = `SELECT ` + rightCols + ` FROM grants WHERE revoked_at = 0 
 // GrantsFor implements policy.Source.
 func (s *Store) GrantsFor(ctx context.Context, q outboard.GrantQuery) ([]outboard.Grant, error) {
 	now := micros(q.Now)
-	return collect(ctx, s, "reading grants", scanRight, rightsForSQL, now, now, string(q.Session), string(q.Person), string(q.Key), string(q.Agent), string(q.Session), maxRights)
+	return collect(ctx, s, "reading grants", scanRight, rightsForSQL, now, now, string(q.Session), string(q.Person),
+		string(q.Key), string(q.Agent), string(q.Session), maxRights)
 }
 
 const revokeRightSQL = `UPDATE grants SET revoked_at = ? WHERE id = ? AND revoked_at = 0`
@@ -111,7 +115,8 @@ const noteUseSQL = `INSERT INTO grant_uses (id, item, at) VALUES (?, ?, ?) ON CO
 const spendRightSQL = `UPDATE grants SET uses = uses + 1 WHERE id = ? AND revoked_at = 0 AND expires_at > ? AND not_before <= ?
 	AND (max_uses = 0 OR uses < max_uses)`
 
-// UseGrant implements policy.Source. Two requests cannot share the last use, and one request spends one however often it asks.
+// UseGrant implements policy.Source. Two requests cannot share the last use, and one request spends one however
+// often it asks.
 func (s *Store) UseGrant(ctx context.Context, id outboard.GrantID, key string, now time.Time) error {
 	return s.update(ctx, "using a grant", func(t tx) error {
 		n, err := t.exec(ctx, noteUseSQL, string(id), key, micros(now))

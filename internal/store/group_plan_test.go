@@ -11,8 +11,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// TestGroupIsNotReadForEachSession: however few sessions there are, PostgreSQL finds the header of a session in the group by its
-// number. With a condition on the head in the join it goes through the group for each session, which the control shows.
+// TestGroupIsNotReadForEachSession: however few sessions there are, PostgreSQL finds the header of a session in
+// the group by its number. With a condition on the head in the join it goes through the group for each session,
+// which the control shows.
 func TestGroupIsNotReadForEachSession(t *testing.T) {
 	cfg := store.Config{URL: storetest.Postgres(t)}
 	s := storetest.Open(t, cfg)
@@ -28,7 +29,8 @@ func TestGroupIsNotReadForEachSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n, query := range store.GroupSQL {
-		joined := strings.Replace(query, "WHERE s.num = k.num", "WHERE s.num = k.num AND s.head = k.base AND s.epoch = k.epoch AND s.deleted_at + 0 = 0", 1)
+		joined := strings.Replace(query, "WHERE s.num = k.num",
+			"WHERE s.num = k.num AND s.head = k.base AND s.epoch = k.epoch AND s.deleted_at + 0 = 0", 1)
 		if p := generic(t, conn, joined, n); !strings.Contains(p, "Join Filter") {
 			t.Errorf("the control of %d parameters is planned as\n%s", n, p)
 		}

@@ -82,7 +82,8 @@ func (r *row) headerArgs() []any {
 // courseArgs are the values of setCourse, with room for more.
 func (r *row) courseArgs() []any {
 	h := &r.Header
-	return append(make([]any, 0, 32), h.Head, micros(h.LastAt), micros(h.UpdatedAt), string(h.Phase), jsonText(h.Stop), h.Inbox, h.Urgent,
+	return append(make([]any, 0, 32), h.Head, micros(h.LastAt), micros(h.UpdatedAt), string(h.Phase), jsonText(h.Stop),
+		h.Inbox, h.Urgent,
 		micros(h.WakeAt), h.Usage.Input, h.Usage.Output, h.Usage.CacheRead, h.Usage.CacheWrite5m, h.Usage.CacheWrite1h,
 		h.Active.Microseconds(), micros(h.RunningSince))
 }
@@ -90,7 +91,8 @@ func (r *row) courseArgs() []any {
 // setReady brings ready_at in step with the header. A session keeps its place in the queue while it stays runnable.
 func (r *row) setReady(now time.Time) {
 	switch {
-	case r.Phase == outboard.PhaseRetrying && r.Urgent == 0, (r.Parked() || r.Broke()) && r.Urgent == 0 && !r.WakeAt.IsZero():
+	case r.Phase == outboard.PhaseRetrying && r.Urgent == 0, (r.Parked() || r.Broke()) && r.Urgent == 0 &&
+		!r.WakeAt.IsZero():
 		r.readyAt = max(micros(r.WakeAt), 1)
 	case !r.Runnable(now):
 		r.readyAt = 0
@@ -103,7 +105,8 @@ func (r *row) setReady(now time.Time) {
 // compared: only one type of event changes them.
 func (r *row) differs(old *row) bool {
 	a, b := &r.Header, &old.Header
-	return a.Phase != b.Phase || a.Stop != b.Stop || a.Inbox != b.Inbox || a.Urgent != b.Urgent || !a.WakeAt.Equal(b.WakeAt) ||
+	return a.Phase != b.Phase || a.Stop != b.Stop || a.Inbox != b.Inbox || a.Urgent != b.Urgent ||
+		!a.WakeAt.Equal(b.WakeAt) ||
 		a.Usage != b.Usage || a.Active != b.Active || !a.RunningSince.Equal(b.RunningSince) || r.moved(old)
 }
 

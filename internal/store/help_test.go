@@ -19,7 +19,8 @@ func TestMain(m *testing.M) {
 	if cfg := os.Getenv(childEnv); cfg != "" {
 		os.Exit(appendForever(cfg))
 	}
-	if err := flag.Set("rapid.checks", "25"); err != nil { // each is some thirty steps on a real database; the command line wins
+	// each is some thirty steps on a real database; the command line wins
+	if err := flag.Set("rapid.checks", "25"); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
@@ -28,7 +29,8 @@ func TestMain(m *testing.M) {
 // newSession creates an empty session.
 func newSession(tb testing.TB, s *store.Store) outboard.Header {
 	tb.Helper()
-	h, err := s.CreateSession(tb.Context(), blank(), outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{}))
+	h, err := s.CreateSession(tb.Context(), blank(), outboard.SessionConfig{},
+		outboard.NewEvent("", &outboard.SessionCreated{}))
 	if err != nil {
 		tb.Fatalf("creating session: %v", err)
 	}

@@ -17,8 +17,8 @@ const (
 	keepBytes  = 256 << 10
 )
 
-// hub wakes those of this process who wait for a session or for work. A follower finds the events that this process has committed
-// here, and need not read them from the log; whoever misses something reads the log.
+// hub wakes those of this process who wait for a session or for work. A follower finds the events that this
+// process has committed here, and need not read them from the log; whoever misses something reads the log.
 type hub struct {
 	mu     sync.Mutex
 	topics map[outboard.SessionID]*topic

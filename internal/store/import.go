@@ -13,21 +13,24 @@ const importBatch = 256
 
 // Import is a session that comes with its whole log.
 type Import struct {
-	Header      outboard.Header // ID, Thread, Title, Metadata, AgentID, AgentVersion, EnvironmentID
-	Config      outboard.SessionConfig
-	Log         iter.Seq2[outboard.Event, error] // from seq 1, without gaps, each later than the one before by EventSpacing
-	Events      []outboard.Event                 // to append to it, a session.forked first
+	Header outboard.Header // ID, Thread, Title, Metadata, AgentID, AgentVersion, EnvironmentID
+	Config outboard.SessionConfig
+	// from seq 1, without gaps, each later than the one before by EventSpacing
+	Log         iter.Seq2[outboard.Event, error]
+	Events      []outboard.Event // to append to it, a session.forked first
 	Checkpoints []outboard.Checkpoint
 	Files       []outboard.File
 }
 
-// A hidden row is as young as the last thing that its import wrote: Purge takes it for what an import left that has ended.
+// A hidden row is as young as the last thing that its import wrote: Purge takes it for what an import left that
+// has ended.
 const hideNewSQL = `UPDATE sessions SET deleted_at = ? WHERE num = ? AND purge = 0`
 
 const showNewSQL = `UPDATE sessions SET ` + setHeader + `, deleted_at = 0 WHERE num = ? AND purge = 0`
 
-// Import makes a session from its log. The session appears at the end, whole, or never: until then its row is hidden, and what an
-// import that failed has inserted stays hidden until Purge removes it. Invalid for a log that is none.
+// Import makes a session from its log. The session appears at the end, whole, or never: until then its row is
+// hidden, and what an import that failed has inserted stays hidden until Purge removes it. Invalid for a log
+// that is none.
 func (s *Store) Import(ctx context.Context, m Import) (outboard.Header, error) {
 	c := Commit{Session: m.Header.ID, Expect: Any, Events: m.Events}
 	if err := c.check(); err != nil {
@@ -62,17 +65,20 @@ func (s *Store) hide(ctx context.Context, t tx, r *row) error {
 	return importing(n, err)
 }
 
-// importing is what a statement about the row of an import came to, which changes one while nobody has begun to purge it.
+// importing is what a statement about the row of an import came to, which changes one while nobody has begun to
+// purge it.
 func importing(rows int64, err error) error {
 	if err == nil && rows == 0 {
-		return outboard.Errorf(outboard.Conflict, "the import was idle for so long that what it had stored was removed").WithHint("import the file again")
+		return outboard.Errorf(outboard.Conflict,
+			"the import was idle for so long that what it had stored was removed").WithHint("import the file again")
 	}
 	return err
 }
 
 // Follows refuses an event that cannot stand in an imported log behind event head of the time at.
 func Follows(head int64, at time.Time, e *outboard.Event) error {
-	if e.Seq != head+1 || len(e.Data) > e.Type.MaxData() || head > 0 && e.Time.Sub(at) < outboard.EventSpacing || micros(e.Time) <= 0 {
+	if e.Seq != head+1 || len(e.Data) > e.Type.MaxData() || head > 0 && e.Time.Sub(at) < outboard.EventSpacing ||
+		micros(e.Time) <= 0 {
 		return outboard.Errorf(outboard.Invalid, "event %d cannot follow event %d of the log", e.Seq, head)
 	}
 	return nil

@@ -40,12 +40,14 @@ func each(events []outboard.Event, end error) iter.Seq2[outboard.Event, error] {
 func newImport(log iter.Seq2[outboard.Event, error], n int64) store.Import {
 	h := blank()
 	return store.Import{Header: h, Config: outboard.SessionConfig{Environment: "env_i"}, Log: log,
-		Events:      []outboard.Event{outboard.NewEvent("", &outboard.SessionForked{Parent: "sesn_old", Seq: n, Import: "d"})},
+		Events: []outboard.Event{outboard.NewEvent("", &outboard.SessionForked{Parent: "sesn_old", Seq: n,
+			Import: "d"})},
 		Checkpoints: []outboard.Checkpoint{{ID: outboard.CheckpointID("ckpt_" + h.ID), Seq: 2, CreatedAt: time.Now()}},
 		Files:       []outboard.File{{ID: outboard.FileID("file_" + h.ID), Session: h.ID, CreatedAt: time.Now()}}}
 }
 
-// An imported session must have its whole log under its own id, and go on from there; one whose log is broken must never be seen.
+// An imported session must have its whole log under its own id, and go on from there; one whose log is broken
+// must never be seen.
 func TestImport(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		const n = 700
@@ -57,7 +59,8 @@ func TestImport(t *testing.T) {
 		if got := mustSession(t, s, h.ID); got.Head != n+1 || got.ID != m.Header.ID {
 			t.Errorf("the header is %+v", got)
 		}
-		if log := readAll(t, s, h.ID); len(log) != n+1 || log[n].Type != outboard.TypeSessionForked || log[5].Time.Year() != 2020 {
+		if log := readAll(t, s, h.ID); len(log) != n+1 || log[n].Type != outboard.TypeSessionForked ||
+			log[5].Time.Year() != 2020 {
 			t.Errorf("the log has %d events", len(log))
 		}
 		if ks, err := s.Checkpoints(t.Context(), h.ID); err != nil || len(ks) != 1 || ks[0].Session != h.ID {
@@ -81,7 +84,8 @@ func TestImport(t *testing.T) {
 		twice := history(n)
 		twice[600].ID = twice[3].ID
 		failed := errors.New("the file ended")
-		for name, log := range map[string]iter.Seq2[outboard.Event, error]{"gap": each(gap, nil), "time": each(early, nil), "twice": each(twice, nil),
+		for name, log := range map[string]iter.Seq2[outboard.Event, error]{"gap": each(gap, nil),
+			"time": each(early, nil), "twice": each(twice, nil),
 			"end": each(history(600), failed)} {
 			m := newImport(log, n)
 			_, err := s.Import(t.Context(), m)
@@ -99,8 +103,8 @@ func TestImport(t *testing.T) {
 	})
 }
 
-// If this fails, what removes deleted sessions takes the log of one that is being imported, which then comes in without it; or what an import left
-// that was refused stays for ever.
+// If this fails, what removes deleted sessions takes the log of one that is being imported, which then comes in
+// without it; or what an import left that was refused stays for ever.
 func TestPurgeBesideAnImport(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		const n = 700

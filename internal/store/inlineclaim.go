@@ -103,7 +103,8 @@ func (t *taking) settle(group []*pending, rows map[outboard.SessionID]*row) {
 }
 
 // live reports whether the worker's lease holds, in the transaction of a group; a group without inputs need not know.
-func (d *sqliteDialect) live(ctx context.Context, c *rawConn, k *taking, group []*pending, now time.Time) (bool, error) {
+func (d *sqliteDialect) live(ctx context.Context, c *rawConn, k *taking, group []*pending,
+	now time.Time) (bool, error) {
 	if k == nil || !slices.ContainsFunc(group, func(p *pending) bool { return p.commit.Epoch == 0 }) {
 		return false, nil
 	}

@@ -74,7 +74,8 @@ func TestInlineClaim(t *testing.T) {
 		}
 
 		o.room = 1
-		if _, err := s.Append(t.Context(), "sesn_none", 0, store.Any, message("x")); outboard.KindOf(err) != outboard.NotFound || o.room != 1 {
+		if _, err := s.Append(t.Context(), "sesn_none", 0, store.Any,
+			message("x")); outboard.KindOf(err) != outboard.NotFound || o.room != 1 {
 			t.Errorf("an append to no session: %v, room %d", err, o.room)
 		}
 		c.advance(outboard.LeaseTTL + time.Second) // the worker's lease is over: it takes nothing more

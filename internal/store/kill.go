@@ -17,12 +17,14 @@ func scanKill(sc scanner) (outboard.Kill, error) {
 	return k, err
 }
 
-const insertKillSQL = `INSERT INTO kills (` + killCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, '') ON CONFLICT (id) DO NOTHING`
+const insertKillSQL = `INSERT INTO kills (` + killCols +
+	`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, '') ON CONFLICT (id) DO NOTHING`
 
 // PutKill inserts a kill. One that is there already stays as it is, lifted or not.
 func (s *Store) PutKill(ctx context.Context, k outboard.Kill) error {
 	return s.update(ctx, "storing a kill", func(t tx) error {
-		_, err := t.exec(ctx, insertKillSQL, string(k.ID), string(k.Scope), plain(k.Target), orgText(k.Org), string(k.Level), plain(k.Reason), plain(k.By), micros(k.At))
+		_, err := t.exec(ctx, insertKillSQL, string(k.ID), string(k.Scope), plain(k.Target), orgText(k.Org),
+			string(k.Level), plain(k.Reason), plain(k.By), micros(k.At))
 		return err
 	})
 }

@@ -10,7 +10,8 @@ import (
 
 const registerSQL = `INSERT INTO workers (id, host, started_at, lease_until) VALUES (?, ?, ?, ?)`
 
-// Register makes worker known, with a lease of LeaseTTL; call it once per process before Claim. Conflict if it is known.
+// Register makes worker known, with a lease of LeaseTTL; call it once per process before Claim. Conflict if it
+// is known.
 func (s *Store) Register(ctx context.Context, w outboard.WorkerID, host string) error {
 	now := s.now()
 	return s.update(ctx, "registering worker", func(t tx) error {
@@ -24,8 +25,8 @@ func (s *Store) Register(ctx context.Context, w outboard.WorkerID, host string) 
 
 const renewSQL = `UPDATE workers SET lease_until = ? WHERE id = ? AND lease_until > ?`
 
-// Renew extends the worker's lease, one statement for all its sessions. ErrFenced: it had expired and its sessions may be
-// gone; the process must stop its turns and Register again under a new id.
+// Renew extends the worker's lease, one statement for all its sessions. ErrFenced: it had expired and its
+// sessions may be gone; the process must stop its turns and Register again under a new id.
 func (s *Store) Renew(ctx context.Context, w outboard.WorkerID) error {
 	now := s.now()
 	return s.update(ctx, "renewing lease", func(t tx) error {
@@ -95,17 +96,21 @@ type Room struct {
 	Sessions int
 }
 
-const claimSQL = `) UPDATE sessions SET epoch = epoch + 1, worker = ? WHERE num IN (SELECT num FROM ready) RETURNING ` + headerCols
+const claimSQL = `) UPDATE sessions SET epoch = epoch + 1, worker = ? WHERE num IN (SELECT num FROM ready) RETURNING ` +
+	headerCols
 
-// Claim takes up to max runnable sessions that no live worker holds, those that wait longest first: it raises their epoch and
-// makes w their owner. The headers returned carry the new epoch. ErrFenced: w's own lease is over.
+// Claim takes up to max runnable sessions that no live worker holds, those that wait longest first: it raises
+// their epoch and makes w their owner. The headers returned carry the new epoch. ErrFenced: w's own lease is
+// over.
 func (s *Store) Claim(ctx context.Context, w outboard.WorkerID, limit int) ([]outboard.Header, error) {
 	return s.ClaimFair(ctx, w, limit, nil)
 }
 
-// ClaimFair is Claim where organizations share the worker. rooms says how many sessions of which of them to take, and in
-// which order; it is asked about those that have some to take, perhaps more than once. nil = the oldest, whose they are.
-func (s *Store) ClaimFair(ctx context.Context, w outboard.WorkerID, limit int, rooms func([]outboard.OrgID) []Room) ([]outboard.Header, error) {
+// ClaimFair is Claim where organizations share the worker. rooms says how many sessions of which of them to
+// take, and in which order; it is asked about those that have some to take, perhaps more than once. nil = the
+// oldest, whose they are.
+func (s *Store) ClaimFair(ctx context.Context, w outboard.WorkerID, limit int,
+	rooms func([]outboard.OrgID) []Room) ([]outboard.Header, error) {
 	if limit <= 0 {
 		return nil, nil
 	}
@@ -119,7 +124,8 @@ func (s *Store) ClaimFair(ctx context.Context, w outboard.WorkerID, limit int, r
 			return err
 		}
 		var until int64
-		err := t.queryRow(ctx, liveSQL+s.d.locking(false), string(w), now).Scan(&until) // locked, so that nobody reaps w meanwhile
+		// locked, so that nobody reaps w meanwhile
+		err := t.queryRow(ctx, liveSQL+s.d.locking(false), string(w), now).Scan(&until)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrFenced
 		}
@@ -142,7 +148,8 @@ func (s *Store) ClaimFair(ctx context.Context, w outboard.WorkerID, limit int, r
 }
 
 // claim takes the sessions of one Claim, in its transaction.
-func (s *Store) claim(ctx context.Context, t tx, w outboard.WorkerID, now int64, limit int, rooms func([]outboard.OrgID) []Room) ([]row, error) {
+func (s *Store) claim(ctx context.Context, t tx, w outboard.WorkerID, now int64, limit int,
+	rooms func([]outboard.OrgID) []Room) ([]row, error) {
 	if rooms == nil {
 		return collectTx(ctx, t, scanHeader, pickReadySQL+s.d.locking(true)+claimSQL, now, limit, string(w))
 	}
@@ -156,7 +163,8 @@ func (s *Store) claim(ctx context.Context, t tx, w outboard.WorkerID, now int64,
 		if n <= 0 {
 			continue
 		}
-		rows, err := collectTx(ctx, t, scanHeader, pickOrgSQL+s.d.locking(true)+claimSQL, now, string(r.Org), n, string(w))
+		rows, err := collectTx(ctx, t, scanHeader, pickOrgSQL+s.d.locking(true)+claimSQL, now, string(r.Org), n,
+			string(w))
 		if err != nil {
 			return nil, err
 		}

@@ -103,14 +103,15 @@ func TestLeaseExpires(t *testing.T) {
 			t.Fatalf("the lively worker: %v", err)
 		}
 		known, err := s.Workers(t.Context())
-		if err != nil || len(known) != 2 || slices.ContainsFunc(known, func(w store.Worker) bool { return w.ID == silent || w.Host != "host" }) {
+		if err != nil || len(known) != 2 || slices.ContainsFunc(known,
+			func(w store.Worker) bool { return w.ID == silent || w.Host != "host" }) {
 			t.Fatalf("workers: %v, %v", known, err)
 		}
 	})
 }
 
-// Only sessions that have something to do may be claimed, and all of those: timers when they are due, parked ones when they
-// are answered, and all of a worker's when it says goodbye.
+// Only sessions that have something to do may be claimed, and all of those: timers when they are due, parked
+// ones when they are answered, and all of a worker's when it says goodbye.
 func TestRunnable(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		c := newClock()
@@ -131,7 +132,8 @@ func TestRunnable(t *testing.T) {
 		step := func(evs ...outboard.Event) {
 			t.Helper()
 			h := mustSession(t, s, id)
-			if _, err := s.Commit(t.Context(), store.Commit{Session: id, Epoch: h.Epoch, Expect: h.Head, Events: evs, Release: true}); err != nil {
+			if _, err := s.Commit(t.Context(), store.Commit{Session: id, Epoch: h.Epoch, Expect: h.Head, Events: evs,
+				Release: true}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -256,7 +258,8 @@ func TestTimerIsExact(t *testing.T) {
 	})
 }
 
-// Work that appears between a claim that found none and the wait for some must end that wait at once, not at the next poll.
+// Work that appears between a claim that found none and the wait for some must end that wait at once, not at the
+// next poll.
 func TestWorkBeforeWait(t *testing.T) {
 	cfg := storetest.SQLite(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -283,7 +286,8 @@ func waiting(t *testing.T, s *store.Store, org outboard.OrgID) outboard.SessionI
 	t.Helper()
 	h := blank()
 	h.Org = org
-	h, err := s.CreateSession(t.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{}))
+	h, err := s.CreateSession(t.Context(), h, outboard.SessionConfig{},
+		outboard.NewEvent("", &outboard.SessionCreated{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +314,8 @@ func TestClaimFair(t *testing.T) {
 			return []store.Room{{Org: "org_b", Sessions: 5}, {Org: "org_a", Sessions: 3}}
 		}
 		hs, err := s.ClaimFair(t.Context(), w, 9, rooms)
-		if err != nil || len(hs) != 4 || hs[0].ID != late || hs[0].Worker != w || hs[0].Epoch != 1 || hs[3].Org != "org_a" {
+		if err != nil || len(hs) != 4 || hs[0].ID != late || hs[0].Worker != w || hs[0].Epoch != 1 ||
+			hs[3].Org != "org_a" {
 			t.Errorf("claimed %+v, %v", hs, err)
 		}
 		if slices.Sort(asked); !slices.Equal(asked, []outboard.OrgID{"org_a", "org_b", "org_c"}) {

@@ -38,7 +38,8 @@ func walk[T any, ID ~string](t *testing.T, id func(T) ID, next func(cursor ID) (
 	return nil
 }
 
-// A page that skips or repeats a row hides a session from its owner; a filter that leaks one shows it to the wrong query.
+// A page that skips or repeats a row hides a session from its owner; a filter that leaks one shows it to the
+// wrong query.
 func TestSessionPages(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		var all []outboard.SessionID
@@ -58,10 +59,11 @@ func TestSessionPages(t *testing.T) {
 		}
 		list := func(f store.SessionFilter) []outboard.SessionID {
 			f.Limit = 2
-			return walk(t, func(h outboard.Header) outboard.SessionID { return h.ID }, func(c outboard.SessionID) ([]outboard.Header, error) {
-				f.Cursor = c
-				return s.Sessions(t.Context(), f)
-			})
+			return walk(t, func(h outboard.Header) outboard.SessionID { return h.ID },
+				func(c outboard.SessionID) ([]outboard.Header, error) {
+					f.Cursor = c
+					return s.Sessions(t.Context(), f)
+				})
 		}
 		down := func(ids ...int) (out []outboard.SessionID) {
 			for _, i := range ids {
@@ -79,7 +81,8 @@ func TestSessionPages(t *testing.T) {
 			"agent":    {store.SessionFilter{Agent: "agent_0"}, down(8, 6, 4, 2, 0)},
 			"version":  {store.SessionFilter{Agent: "agent_0", AgentVersion: 2}, down(8, 2)},
 			"running":  {store.SessionFilter{Phases: []outboard.Phase{outboard.PhaseRunning}}, down(4)},
-			"phases": {store.SessionFilter{Phases: []outboard.Phase{outboard.PhaseRunning, outboard.PhaseTerminated}, IncludeArchived: true},
+			"phases": {store.SessionFilter{Phases: []outboard.Phase{outboard.PhaseRunning, outboard.PhaseTerminated},
+				IncludeArchived: true},
 				down(4, 3)},
 			"times": {store.SessionFilter{From: day(2), Until: day(4)}, down(4, 2)},
 		} {
@@ -108,7 +111,8 @@ func TestEventPages(t *testing.T) {
 		newSession(t, s)
 		in := message("a")
 		var evs []outboard.Event
-		for _, e := range []outboard.Event{in, said("b"), processed(in), said("c"), outboard.NewEvent("", &outboard.CallStarted{Call: in.ID})} {
+		for _, e := range []outboard.Event{in, said("b"), processed(in), said("c"),
+			outboard.NewEvent("", &outboard.CallStarted{Call: in.ID})} {
 			c.advance(time.Minute)
 			evs = append(evs, mustAppend(t, s, id, e)...)
 		}
@@ -119,7 +123,8 @@ func TestEventPages(t *testing.T) {
 			"all":     {store.EventQuery{}, []int64{1, 2, 3, 4, 5, 6}},
 			"between": {store.EventQuery{After: 2, Before: 5}, []int64{3, 4}},
 			"desc":    {store.EventQuery{Desc: true, Limit: 2}, []int64{6, 5}},
-			"types":   {store.EventQuery{Types: []outboard.EventType{outboard.TypeAgentMessage, outboard.TypeInputMessage}}, []int64{2, 3, 5}},
+			"types": {store.EventQuery{Types: []outboard.EventType{outboard.TypeAgentMessage,
+				outboard.TypeInputMessage}}, []int64{2, 3, 5}},
 			"inputs":  {store.EventQuery{Types: []outboard.EventType{outboard.TypeInputMessage}}, []int64{2}},
 			"times":   {store.EventQuery{Since: evs[1].Time, Until: evs[3].Time}, []int64{3, 4, 5}},
 			"none":    {store.EventQuery{After: 6}, nil},
@@ -152,13 +157,15 @@ func TestEventPages(t *testing.T) {
 func TestAgents(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		for i := range 5 {
-			a := outboard.Agent{ID: outboard.AgentID(fmt.Sprintf("agent_%d", i)), Version: 1, Name: "n", CreatedAt: day(1 + i/2), UpdatedAt: day(1)}
+			a := outboard.Agent{ID: outboard.AgentID(fmt.Sprintf("agent_%d", i)), Version: 1, Name: "n",
+				CreatedAt: day(1 + i/2), UpdatedAt: day(1)}
 			if err := s.PutAgent(t.Context(), a); err != nil {
 				t.Fatal(err)
 			}
 			mustKind(t, s.PutAgent(t.Context(), a), outboard.Conflict, "agent_")
 		}
-		want := outboard.Agent{ID: "agent_2", Version: 2, Name: "two", Tools: []outboard.Toolset{{Kind: "custom", InputSchema: outboard.Raw(`{"a": 1}`)}},
+		want := outboard.Agent{ID: "agent_2", Version: 2, Name: "two",
+			Tools:    []outboard.Toolset{{Kind: "custom", InputSchema: outboard.Raw(`{"a": 1}`)}},
 			Metadata: map[string]string{"k": "v"}, CreatedAt: day(2), UpdatedAt: day(9), Org: outboard.DefaultOrg}
 		if err := s.PutAgent(t.Context(), want); err != nil {
 			t.Fatal(err)
@@ -186,15 +193,18 @@ func TestAgents(t *testing.T) {
 		mustKind(t, err, outboard.NotFound)
 		list := func(p store.Page) []outboard.AgentID {
 			p.Limit = 2
-			return walk(t, func(a outboard.Agent) outboard.AgentID { return a.ID }, func(c outboard.AgentID) ([]outboard.Agent, error) {
-				p.Cursor = string(c)
-				return s.Agents(t.Context(), p)
-			})
+			return walk(t, func(a outboard.Agent) outboard.AgentID { return a.ID },
+				func(c outboard.AgentID) ([]outboard.Agent, error) {
+					p.Cursor = string(c)
+					return s.Agents(t.Context(), p)
+				})
 		}
-		if got := list(store.Page{}); !slices.Equal(got, []outboard.AgentID{"agent_4", "agent_2", "agent_1", "agent_0"}) {
+		if got := list(store.Page{}); !slices.Equal(got, []outboard.AgentID{"agent_4", "agent_2", "agent_1",
+			"agent_0"}) {
 			t.Errorf("agents: %v", got)
 		}
-		if got := list(store.Page{IncludeArchived: true, From: day(2), To: day(2)}); !slices.Equal(got, []outboard.AgentID{"agent_3", "agent_2"}) {
+		if got := list(store.Page{IncludeArchived: true, From: day(2), To: day(2)}); !slices.Equal(got,
+			[]outboard.AgentID{"agent_3", "agent_2"}) {
 			t.Errorf("agents of the second: %v", got)
 		}
 		vs, err := s.AgentVersions(t.Context(), "agent_2", store.Page{Limit: 1})
@@ -223,7 +233,8 @@ func TestRows(t *testing.T) {
 }
 
 func environments(t *testing.T, s *store.Store) {
-	e := outboard.Environment{ID: "env_1", Name: "a", Config: outboard.EnvConfig{Kind: "cloud", Packages: map[string][]string{"pip": {"x"}}},
+	e := outboard.Environment{ID: "env_1", Name: "a", Config: outboard.EnvConfig{Kind: "cloud",
+		Packages: map[string][]string{"pip": {"x"}}},
 		CreatedAt: day(1), UpdatedAt: day(1), Org: "org_1"}
 	for range 2 {
 		if err := s.PutEnvironment(t.Context(), e); err != nil {
@@ -238,7 +249,8 @@ func environments(t *testing.T, s *store.Store) {
 		t.Fatal(err)
 	}
 	for all, want := range map[bool]int{false: 1, true: 2} {
-		if got, err := s.Environments(t.Context(), store.Page{IncludeArchived: all}); err != nil || len(got) != want || got[0].ID != "env_2" {
+		if got, err := s.Environments(t.Context(), store.Page{IncludeArchived: all}); err != nil || len(got) != want ||
+			got[0].ID != "env_2" {
 			t.Fatalf("got %v, %v", got, err)
 		}
 	}
@@ -267,9 +279,10 @@ func files(t *testing.T, s *store.Store) {
 		mustBe(t, s.PutFile(t.Context(), f), store.ErrDuplicate)
 	}
 	list := func(session outboard.SessionID, ids ...outboard.FileID) []outboard.FileID {
-		return walk(t, func(f outboard.File) outboard.FileID { return f.ID }, func(c outboard.FileID) ([]outboard.File, error) {
-			return s.Files(t.Context(), session, ids, store.Page{Cursor: string(c), Limit: 1})
-		})
+		return walk(t, func(f outboard.File) outboard.FileID { return f.ID },
+			func(c outboard.FileID) ([]outboard.File, error) {
+				return s.Files(t.Context(), session, ids, store.Page{Cursor: string(c), Limit: 1})
+			})
 	}
 	if got := list(""); !slices.Equal(got, []outboard.FileID{"file_3", "file_2", "file_1", "file_0"}) {
 		t.Errorf("files: %v", got)
@@ -293,9 +306,11 @@ func files(t *testing.T, s *store.Store) {
 }
 
 func keys(t *testing.T, s *store.Store) {
-	k := outboard.Key{ID: "apikey_1", Name: "n", Hash: "h1", Role: "admin", CreatedAt: day(1), Org: "org_1", Kind: outboard.KeyLogin, User: "user_1",
+	k := outboard.Key{ID: "apikey_1", Name: "n", Hash: "h1", Role: "admin", CreatedAt: day(1), Org: "org_1",
+		Kind: outboard.KeyLogin, User: "user_1",
 		Scopes: []string{"read"}, Environment: "env_1", ExpiresAt: day(9)}
-	gone := outboard.Key{ID: "apikey_2", Hash: "h2", CreatedAt: day(2), RevokedAt: day(3), Org: outboard.DefaultOrg, Kind: outboard.KeyAPI}
+	gone := outboard.Key{ID: "apikey_2", Hash: "h2", CreatedAt: day(2), RevokedAt: day(3), Org: outboard.DefaultOrg,
+		Kind: outboard.KeyAPI}
 	for _, k := range []outboard.Key{k, gone} {
 		if err := s.PutKey(t.Context(), k); err != nil {
 			t.Fatal(err)
@@ -309,7 +324,8 @@ func keys(t *testing.T, s *store.Store) {
 		_, err := s.KeyByHash(t.Context(), hash)
 		mustKind(t, err, outboard.NotFound)
 	}
-	for p, want := range map[store.Page][]outboard.Key{{IncludeArchived: true}: {gone, k}, {}: {k}, {Org: "org_1"}: {k}, {Org: "org_2"}: nil} {
+	for p, want := range map[store.Page][]outboard.Key{{IncludeArchived: true}: {gone, k}, {}: {k}, {Org: "org_1"}: {k},
+		{Org: "org_2"}: nil} {
 		if all, err := s.Keys(t.Context(), p); err != nil || !reflect.DeepEqual(all, want) {
 			t.Errorf("%+v: got %v, %v", p, all, err)
 		}
@@ -321,8 +337,10 @@ func keys(t *testing.T, s *store.Store) {
 
 func sandboxes(t *testing.T, s *store.Store) {
 	for i := range 4 {
-		b := outboard.Sandbox{ID: outboard.SandboxID(fmt.Sprintf("sbx_%d", i)), Session: outboard.SessionID(fmt.Sprintf("sesn_%d", i/2)),
-			Provider: "native", Host: fmt.Sprintf("host%d", i%2), Generation: "g", State: "creating", CreatedAt: day(1 + i), UpdatedAt: day(1)}
+		b := outboard.Sandbox{ID: outboard.SandboxID(fmt.Sprintf("sbx_%d", i)),
+			Session:  outboard.SessionID(fmt.Sprintf("sesn_%d", i/2)),
+			Provider: "native", Host: fmt.Sprintf("host%d", i%2), Generation: "g", State: "creating", CreatedAt: day(1 +
+				i), UpdatedAt: day(1)}
 		for _, state := range []string{"creating", "live"} {
 			b.State = state
 			if err := s.PutSandbox(t.Context(), b); err != nil {

@@ -29,8 +29,8 @@ func latestSchema() (int, error) {
 	return len(names), err
 }
 
-// migrate applies the migrations up to last, all in one transaction. Several processes may start at the same time: they take
-// turns. It refuses a schema newer than last.
+// migrate applies the migrations up to last, all in one transaction. Several processes may start at the same
+// time: they take turns. It refuses a schema newer than last.
 func (s *Store) migrate(ctx context.Context, last int) error {
 	return s.update(ctx, "migrating "+s.d.where(), func(t tx) error {
 		if err := s.d.lockSchema(ctx, t.Tx); err != nil {
@@ -44,7 +44,8 @@ func (s *Store) migrate(ctx context.Context, last int) error {
 			return err
 		}
 		if have > last {
-			return outboard.Errorf(outboard.Invalid, "database %s has schema %d, but this program knows only up to %d", s.d.where(), have, last).
+			return outboard.Errorf(outboard.Invalid, "database %s has schema %d, but this program knows only up to %d",
+				s.d.where(), have, last).
 				WithHint("use the newer outboard that wrote it")
 		}
 		for v := have + 1; v <= last; v++ {

@@ -50,11 +50,13 @@ func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
 		t.Fatal(err)
 	}
 	s := storetest.Open(t, cfg)
-	if log := readAll(t, s, "sesn_1"); len(log) != 2 || log[1].ID != "sevt_2" || string(log[1].Data) != `{"content":[]}` {
+	if log := readAll(t, s, "sesn_1"); len(log) != 2 || log[1].ID != "sevt_2" ||
+		string(log[1].Data) != `{"content":[]}` {
 		t.Errorf("the log is %+v", log)
 	}
 	h := mustSession(t, s, "sesn_1")
-	if h.Head != 2 || h.Inbox != 1 || h.Stop.Type != "end_turn" || h.Metadata["a"] != "b" || h.Usage.CacheWrite1h != 5 || h.Epoch != 3 {
+	if h.Head != 2 || h.Inbox != 1 || h.Stop.Type != "end_turn" || h.Metadata["a"] != "b" ||
+		h.Usage.CacheWrite1h != 5 || h.Epoch != 3 {
 		t.Errorf("the header is %+v", h)
 	}
 	if got := mustAppend(t, s, "sesn_1", said("x")); got[0].Seq != 3 {
@@ -79,13 +81,16 @@ func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
 		}
 	}
 	if version == 23 { // which had two environments of one name
-		if err := s.PutEnvironment(t.Context(), outboard.Environment{ID: "env_2", Name: "e", Description: "d", Org: outboard.DefaultOrg}); err != nil {
+		if err := s.PutEnvironment(t.Context(), outboard.Environment{ID: "env_2", Name: "e", Description: "d",
+			Org: outboard.DefaultOrg}); err != nil {
 			t.Errorf("changing the environment that shares its name: %v", err)
 		}
-		if err := s.PutEnvironment(t.Context(), outboard.Environment{ID: "env_3", Name: "e", Org: outboard.DefaultOrg}); outboard.KindOf(err) != outboard.Conflict {
+		if err := s.PutEnvironment(t.Context(), outboard.Environment{ID: "env_3", Name: "e",
+			Org: outboard.DefaultOrg}); outboard.KindOf(err) != outboard.Conflict {
 			t.Errorf("a third environment of the name: %v", err)
 		}
-		if err := s.PutEnvironment(t.Context(), outboard.Environment{ID: "env_2", Name: "f", Org: outboard.DefaultOrg}); err != nil {
+		if err := s.PutEnvironment(t.Context(), outboard.Environment{ID: "env_2", Name: "f",
+			Org: outboard.DefaultOrg}); err != nil {
 			t.Errorf("renaming it: %v", err)
 		}
 	}
@@ -107,7 +112,8 @@ func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
 		tagged, terr := s.TaggedBuilds(t.Context())
 		lines, lerr := s.TemplateLog(t.Context(), "b1", 0, 9)
 		ref, ferr := s.TemplateFile(t.Context(), "tpla", "h")
-		if err := errors.Join(err, terr, lerr, ferr); err != nil || m.ID != "tpla" || len(tagged) != 1 || len(lines) != 1 || ref.Size != 1 {
+		if err := errors.Join(err, terr, lerr, ferr); err != nil || m.ID != "tpla" || len(tagged) != 1 ||
+			len(lines) != 1 || ref.Size != 1 {
 			t.Errorf("template: %+v, %+v, %+v, %+v, %v", m, tagged, lines, ref, err)
 		}
 	}
@@ -117,16 +123,19 @@ func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
 			t.Errorf("approvals: %+v, %v", list, err)
 		}
 		for _, a := range list {
-			if several := version >= 18; (a.Needs == 2) != several || (len(a.Votes) == 1) != several || several && a.Votes[0].Name != "ann" {
+			if several := version >= 18; (a.Needs == 2) != several || (len(a.Votes) == 1) != several || several &&
+				a.Votes[0].Name != "ann" {
 				t.Errorf("approval %s needs %d, with the votes %+v", a.ID, a.Needs, a.Votes)
 			}
 		}
 	}
 	k, err := s.Key(t.Context(), "apikey_1")
-	if kind := map[bool]outboard.KeyKind{true: outboard.KeyOperator, false: outboard.KeyAPI}[version < 10]; err != nil || k.Org != outboard.DefaultOrg || k.Kind != kind {
+	if kind := map[bool]outboard.KeyKind{true: outboard.KeyOperator,
+		false: outboard.KeyAPI}[version < 10]; err != nil || k.Org != outboard.DefaultOrg || k.Kind != kind {
 		t.Errorf("the old key: %+v, %v, want %s", k, err, kind)
 	}
-	if a, err := s.Agent(t.Context(), "agent_1", 0); err != nil || a.Org != outboard.DefaultOrg || h.Org != outboard.DefaultOrg {
+	if a, err := s.Agent(t.Context(), "agent_1", 0); err != nil || a.Org != outboard.DefaultOrg ||
+		h.Org != outboard.DefaultOrg {
 		t.Errorf("what was there belongs to %q and %q, %v", a.Org, h.Org, err)
 	}
 	if version >= 10 {
@@ -136,7 +145,8 @@ func upgrade(t *testing.T, cfg store.Config, version int, rows string) {
 			t.Fatalf("users %+v, %v", list, uerr)
 		}
 		u := list[0]
-		if err != nil || uerr != nil || k.Org != "org_1" || k.User != u.ID || u.Role != outboard.RoleDeveloper || len(k.Scopes) != 1 {
+		if err != nil || uerr != nil || k.Org != "org_1" || k.User != u.ID || u.Role != outboard.RoleDeveloper ||
+			len(k.Scopes) != 1 {
 			t.Errorf("key %+v, user %+v, %v, %v", k, u, err, uerr)
 		}
 	}
@@ -171,11 +181,13 @@ func TestDialectsHaveSameMigrations(t *testing.T) {
 	}
 }
 
-// A disk that is full when a database is opened has no room for the index of the log. SQLite calls that a disk that fails, and nobody
-// should replace one for it.
+// A disk that is full when a database is opened has no room for the index of the log. SQLite calls that a disk
+// that fails, and nobody should replace one for it.
 func TestFullDiskAtOpening(t *testing.T) {
-	mustKind(t, store.ExplainSQLite(sqlite3.SQLITE_IOERR_SHMSIZE, errors.New("disk I/O error (4874)")), outboard.Unavailable, "x.db is full")
-	mustKind(t, store.ExplainSQLite(sqlite3.SQLITE_IOERR_FSYNC, errors.New("disk I/O error (1034)")), outboard.Unavailable, "x.db fails: disk I/O error (1034)")
+	mustKind(t, store.ExplainSQLite(sqlite3.SQLITE_IOERR_SHMSIZE, errors.New("disk I/O error (4874)")),
+		outboard.Unavailable, "x.db is full")
+	mustKind(t, store.ExplainSQLite(sqlite3.SQLITE_IOERR_FSYNC, errors.New("disk I/O error (1034)")),
+		outboard.Unavailable, "x.db fails: disk I/O error (1034)")
 }
 
 // A full disk must be reported as such, leave the log as it was, and stop being an error once there is space.

@@ -14,15 +14,16 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// The store must behave like the few lines of machine below, whatever the order of appends, claims, releases, expiries and
-// deletions, and from whichever of two processes they come.
+// The store must behave like the few lines of machine below, whatever the order of appends, claims, releases,
+// expiries and deletions, and from whichever of two processes they come.
 func TestAgainstModel(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		c := newClock()
 		cfg.Now = c.now
 		stores := []*store.Store{storetest.Open(t, cfg), storetest.Open(t, cfg)}
 		rapid.Check(t, func(rt *rapid.T) {
-			m := &machine{clock: c, stores: stores, tb: t, leases: map[outboard.WorkerID]time.Time{}, sessions: map[outboard.SessionID]*modelled{}}
+			m := &machine{clock: c, stores: stores, tb: t, leases: map[outboard.WorkerID]time.Time{},
+				sessions: map[outboard.SessionID]*modelled{}}
 			rt.Repeat(rapid.StateMachineActions(m))
 			for _, s := range m.sessions {
 				m.compare(rt, s)
@@ -66,7 +67,8 @@ func (m *machine) pick(t *rapid.T) *modelled {
 func (m *machine) Create(t *rapid.T) {
 	h := blank()
 	h.CreatedAt = m.at
-	got, err := m.store(t).CreateSession(m.tb.Context(), h, outboard.SessionConfig{}, outboard.NewEvent("", &outboard.SessionCreated{}))
+	got, err := m.store(t).CreateSession(m.tb.Context(), h, outboard.SessionConfig{},
+		outboard.NewEvent("", &outboard.SessionCreated{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +79,8 @@ func (m *machine) Create(t *rapid.T) {
 // Append appends events of a random kind, with a right, stale or no epoch, at a right, wrong or any head.
 func (m *machine) Append(t *rapid.T) {
 	s := m.pick(t)
-	c := store.Commit{Session: s.ID, Expect: rapid.SampledFrom([]int64{store.Any, s.Head, s.Head - 1}).Draw(t, "expect"),
+	c := store.Commit{Session: s.ID, Expect: rapid.SampledFrom([]int64{store.Any, s.Head, s.Head - 1}).
+		Draw(t, "expect"),
 		Epoch:   rapid.SampledFrom([]int64{0, s.Epoch, s.stale}).Draw(t, "epoch"),
 		Release: rapid.Bool().Draw(t, "release")}
 	for range rapid.IntRange(0, 3).Draw(t, "events") {
@@ -94,7 +97,8 @@ func (m *machine) Append(t *rapid.T) {
 		t.Fatalf("%d events came back of %d", len(got), len(c.Events))
 	}
 	for i, e := range got {
-		if e.Seq != s.Head+1 || e.ID != c.Events[i].ID || e.Time.Sub(s.LastAt) < outboard.EventSpacing || e.Time.Before(m.at) {
+		if e.Seq != s.Head+1 || e.ID != c.Events[i].ID || e.Time.Sub(s.LastAt) < outboard.EventSpacing ||
+			e.Time.Before(m.at) {
 			t.Fatalf("event %+v came after %d at %v", e, s.Head, s.LastAt)
 		}
 		if err := outboard.Project(&s.Header, &e); err != nil {

@@ -13,17 +13,20 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// Broken if a sandbox that asks for a thousand hosts makes a thousand rows, one host makes more than one, a denial is asked about
-// again, or one session's asks take another's place.
+// Broken if a sandbox that asks for a thousand hosts makes a thousand rows, one host makes more than one, a
+// denial is asked about again, or one session's asks take another's place.
 func TestAskNet(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		most := store.NetAsks{Pending: 5, Session: 8, Org: 7}
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		h, other := newSession(t, s), newSession(t, s)
 		ask := func(id outboard.SessionID, host string, at time.Time) (outboard.Approval, error) {
-			return s.AskNet(t.Context(), outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval), Session: id, Action: "http.request",
-				Resource: host, Digest: "d " + host, Request: "r", Why: "w", Rules: []string{"default"}, Approver: outboard.ApproverAny,
-				State: outboard.ApprovalPending, CreatedAt: at, ExpiresAt: at.Add(time.Hour), Net: &outboard.NetTarget{Host: host}}, most)
+			return s.AskNet(t.Context(),
+				outboard.Approval{ID: outboard.NewID[outboard.ApprovalID](outboard.PrefixApproval), Session: id,
+					Action:   "http.request",
+					Resource: host, Digest: "d " +
+						host, Request: "r", Why: "w", Rules: []string{"default"}, Approver: outboard.ApproverAny,
+					State: outboard.ApprovalPending, CreatedAt: at, ExpiresAt: at.Add(time.Hour), Net: &outboard.NetTarget{Host: host}}, most)
 		}
 		var wg sync.WaitGroup
 		for i := range 8 {
@@ -54,11 +57,13 @@ func TestAskNet(t *testing.T) {
 		}
 		list, _ := s.Approvals(t.Context(), store.ApprovalFilter{Session: h.ID})
 		a := list[0]
-		if again, err := ask(h.ID, a.Resource, now); err != nil || again.ID != a.ID || again.Net == nil || again.Net.Host != a.Resource || again.Call != "" {
+		if again, err := ask(h.ID, a.Resource, now); err != nil || again.ID != a.ID || again.Net == nil ||
+			again.Net.Host != a.Resource || again.Call != "" {
 			t.Errorf("the same host: %+v, %v", again, err)
 		}
 		answer := func(a outboard.Approval, allow bool, at time.Time) error {
-			g := &outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: a.Session, Host: a.Resource, Uses: 1, CreatedAt: at}
+			g := &outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant),
+				Session: a.Session, Host: a.Resource, Uses: 1, CreatedAt: at}
 			if !allow {
 				g = nil
 			}
@@ -67,7 +72,8 @@ func TestAskNet(t *testing.T) {
 		if err := answer(a, false, now); err != nil {
 			t.Fatal(err)
 		}
-		if again, err := ask(h.ID, a.Resource, now); err != nil || again.ID != a.ID || again.State != outboard.ApprovalDenied {
+		if again, err := ask(h.ID, a.Resource, now); err != nil || again.ID != a.ID ||
+			again.State != outboard.ApprovalDenied {
 			t.Errorf("a denied host: %+v, %v", again, err)
 		}
 		var won atomic.Int32
@@ -86,12 +92,14 @@ func TestAskNet(t *testing.T) {
 		if err != nil || won.Load() != 1 || len(grants) != 1 || grants[0].Host != list[1].Resource {
 			t.Errorf("%d answers counted, grants %+v, %v", won.Load(), grants, err)
 		}
-		if again, err := ask(h.ID, list[1].Resource, now); err != nil || again.ID == list[1].ID || again.State != outboard.ApprovalPending {
+		if again, err := ask(h.ID, list[1].Resource, now); err != nil || again.ID == list[1].ID ||
+			again.State != outboard.ApprovalPending {
 			t.Errorf("a host that was allowed and is refused again: %+v, %v", again, err)
 		}
 		wrong := list[2]
 		wrong.Digest = "of something else"
-		for name, err := range map[string]error{"another request": answer(wrong, true, now), "too late": answer(list[2], true, now.Add(time.Hour))} {
+		for name, err := range map[string]error{"another request": answer(wrong, true, now),
+			"too late": answer(list[2], true, now.Add(time.Hour))} {
 			if outboard.KindOf(err) != outboard.Conflict {
 				t.Errorf("%s: %v", name, err)
 			}

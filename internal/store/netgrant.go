@@ -15,14 +15,17 @@ func putNetGrant(ctx context.Context, t tx, g *outboard.NetGrant) error {
 	if g.WebSocket {
 		webSocket = 1
 	}
-	_, err := t.exec(ctx, insertGrantSQL, string(g.ID), string(g.Session), g.Host, g.Port, g.Uses, g.By, micros(g.CreatedAt), webSocket)
+	_, err := t.exec(ctx, insertGrantSQL, string(g.ID), string(g.Session), g.Host, g.Port, g.Uses, g.By,
+		micros(g.CreatedAt), webSocket)
 	return err
 }
 
 const allowNetSQL = `UPDATE approvals SET state = 'allowed', answer = ? WHERE id = ? AND net <> '' AND state = 'pending'`
 
-// AllowNet inserts a grant and answers the approvals that it is the answer to, in one transaction. What was answered meanwhile stays so.
-func (s *Store) AllowNet(ctx context.Context, g outboard.NetGrant, ans outboard.Answer, answers []outboard.ApprovalID) error {
+// AllowNet inserts a grant and answers the approvals that it is the answer to, in one transaction. What was
+// answered meanwhile stays so.
+func (s *Store) AllowNet(ctx context.Context, g outboard.NetGrant, ans outboard.Answer,
+	answers []outboard.ApprovalID) error {
 	return s.update(ctx, "storing a network grant", func(t tx) error {
 		for _, id := range answers {
 			if _, err := t.exec(ctx, allowNetSQL, jsonText(&ans), string(id)); err != nil {
@@ -35,9 +38,10 @@ func (s *Store) AllowNet(ctx context.Context, g outboard.NetGrant, ans outboard.
 
 const endGrantsSQL = `DELETE FROM net_grants WHERE session = ? AND host = ? AND port = ?`
 
-// EndNetGrants ends the grants of a session for a host and port, and returns how many there were. A grant that is used up is one of
-// them: what it let begin may last.
-func (s *Store) EndNetGrants(ctx context.Context, session outboard.SessionID, host string, port int) (ended int, err error) {
+// EndNetGrants ends the grants of a session for a host and port, and returns how many there were. A grant that
+// is used up is one of them: what it let begin may last.
+func (s *Store) EndNetGrants(ctx context.Context, session outboard.SessionID, host string,
+	port int) (ended int, err error) {
 	err = s.update(ctx, "ending network grants", func(t tx) error {
 		n, err := t.exec(ctx, endGrantsSQL, string(session), plain(host), port)
 		ended = int(n)
@@ -65,7 +69,8 @@ const grantIDsSQL = `SELECT id FROM net_grants WHERE session = ?`
 
 // NetGrantIDs returns the grants of a session that nobody has ended, with those that are used up.
 func (s *Store) NetGrantIDs(ctx context.Context, session outboard.SessionID) ([]outboard.NetGrantID, error) {
-	return collect(ctx, s, "listing network grants", func(sc scanner) (id outboard.NetGrantID, err error) { return id, sc.Scan(&id) }, grantIDsSQL,
+	return collect(ctx, s, "listing network grants",
+		func(sc scanner) (id outboard.NetGrantID, err error) { return id, sc.Scan(&id) }, grantIDsSQL,
 		string(session))
 }
 

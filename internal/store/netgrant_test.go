@@ -15,8 +15,10 @@ func TestNetGrants(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s := storetest.Open(t, cfg)
 		id := newSession(t, s).ID
-		once := outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: id, Host: "a.test", Uses: 1, By: "k", CreatedAt: time.Now()}
-		ever := outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: id, Host: "b.test", Port: 8443, Uses: -1, WebSocket: true, By: "k",
+		once := outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: id,
+			Host: "a.test", Uses: 1, By: "k", CreatedAt: time.Now()}
+		ever := outboard.NetGrant{ID: outboard.NewID[outboard.NetGrantID](outboard.PrefixNetGrant), Session: id,
+			Host: "b.test", Port: 8443, Uses: -1, WebSocket: true, By: "k",
 			CreatedAt: time.Now()}
 		for _, g := range []outboard.NetGrant{once, ever} {
 			if err := s.AllowNet(t.Context(), g, outboard.Answer{}, nil); err != nil {
@@ -46,7 +48,8 @@ func TestNetGrants(t *testing.T) {
 			t.Errorf("one use was taken %d times", n)
 		}
 		left, err := s.NetGrants(t.Context(), id)
-		if err != nil || len(left) != 1 || left[0].Host != "b.test" || left[0].Port != 8443 || left[0].Uses != -1 || !left[0].WebSocket {
+		if err != nil || len(left) != 1 || left[0].Host != "b.test" || left[0].Port != 8443 || left[0].Uses != -1 ||
+			!left[0].WebSocket {
 			t.Errorf("left: %+v, %v", left, err)
 		}
 	})

@@ -23,10 +23,12 @@ const putHostSQL = `INSERT INTO net_hosts (id, host) VALUES (?, ?)`
 
 const takeNetSQL = `UPDATE net_usage SET requests = requests + ?, bytes = bytes + ?, hosts = hosts + ? WHERE id = ?`
 
-// TakeNet takes of a budget up to what is wanted, of each as much as is left, and counts a host unless it is "" or was counted
-// before. What is taken counts as used from then on, whatever becomes of the caller. room is false, and nothing is taken, when the host
-// would be one more than the limit. Of any number of callers at the same time, in whatever process, no two get the same part.
-func (s *Store) TakeNet(ctx context.Context, id string, limit outboard.NetBudget, want NetUse, host string) (got NetUse, room bool, err error) {
+// TakeNet takes of a budget up to what is wanted, of each as much as is left, and counts a host unless it is ""
+// or was counted before. What is taken counts as used from then on, whatever becomes of the caller. room is
+// false, and nothing is taken, when the host would be one more than the limit. Of any number of callers at the
+// same time, in whatever process, no two get the same part.
+func (s *Store) TakeNet(ctx context.Context, id string, limit outboard.NetBudget, want NetUse,
+	host string) (got NetUse, room bool, err error) {
 	err = s.update(ctx, "counting what is sent", func(t tx) error {
 		rows, err := collectTx(ctx, t, scanNetRow, lockNetUsageSQL, id, micros(s.now()))
 		if err != nil {
@@ -40,7 +42,8 @@ func (s *Store) TakeNet(ctx context.Context, id string, limit outboard.NetBudget
 			}
 			fresh = 1 - n[0]
 		}
-		got = NetUse{min(want.Requests, max(0, limit.Requests-used.requests)), min(want.Bytes, max(0, limit.Bytes-used.bytes))}
+		got = NetUse{min(want.Requests, max(0, limit.Requests-used.requests)),
+			min(want.Bytes, max(0, limit.Bytes-used.bytes))}
 		if room = fresh == 0 || used.hosts < int64(limit.Hosts); !room {
 			got = NetUse{}
 			return nil

@@ -10,7 +10,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// Broken if servers that count at the same time let more pass than a budget has, count a host twice, or a session is another's.
+// Broken if servers that count at the same time let more pass than a budget has, count a host twice, or a
+// session is another's.
 func TestTakeNet(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		limit := outboard.NetBudget{Requests: 50, Bytes: 1000, Hosts: 3}
@@ -20,7 +21,8 @@ func TestTakeNet(t *testing.T) {
 			wg.Go(func() {
 				for n := range 4 {
 					host := string(rune('a'+(i+n)%8)) + ".test"
-					got, room, err := s.TakeNet(t.Context(), "sesn_1", limit, store.NetUse{Requests: 3, Bytes: 70}, host)
+					got, room, err := s.TakeNet(t.Context(), "sesn_1", limit, store.NetUse{Requests: 3, Bytes: 70},
+						host)
 					if err != nil {
 						t.Error(err)
 						return
@@ -38,26 +40,31 @@ func TestTakeNet(t *testing.T) {
 		}
 		wg.Wait()
 		used, err := s.NetUsage(t.Context(), "sesn_1")
-		if err != nil || used.Hosts != 3 || used.Requests != requests.Load() || used.Bytes != bytes.Load() || used.Requests > 50 || used.Bytes > 1000 {
+		if err != nil || used.Hosts != 3 || used.Requests != requests.Load() || used.Bytes != bytes.Load() ||
+			used.Requests > 50 || used.Bytes > 1000 {
 			t.Errorf("used %+v, given %d and %d, %v", used, requests.Load(), bytes.Load(), err)
 		}
 		if hosts.Load() != 12 { // each of eight hosts is asked for four times, and three may
 			t.Errorf("%d requests were to a host with room", hosts.Load())
 		}
 		rest := store.NetUse{Requests: 50 - used.Requests, Bytes: 1000 - used.Bytes}
-		if got, room, err := s.TakeNet(t.Context(), "sesn_1", limit, store.NetUse{Requests: 99, Bytes: 9999}, ""); err != nil || !room || got != rest {
+		if got, room, err := s.TakeNet(t.Context(), "sesn_1", limit, store.NetUse{Requests: 99, Bytes: 9999},
+			""); err != nil || !room || got != rest {
 			t.Errorf("the rest is %+v, want %+v, %v", got, rest, err)
 		}
-		if got, _, err := s.TakeNet(t.Context(), "sesn_1", limit, store.NetUse{Requests: 1, Bytes: 1}, ""); err != nil || got != (store.NetUse{}) {
+		if got, _, err := s.TakeNet(t.Context(), "sesn_1", limit, store.NetUse{Requests: 1, Bytes: 1},
+			""); err != nil || got != (store.NetUse{}) {
 			t.Errorf("beyond the limit: %+v, %v", got, err)
 		}
 		if err := s.GiveNet(t.Context(), "sesn_1", store.NetUse{Requests: 1, Bytes: 5}); err != nil {
 			t.Fatal(err)
 		}
-		if got, _, err := s.TakeNet(t.Context(), "sesn_1", limit, store.NetUse{Requests: 9, Bytes: 9}, ""); err != nil || got != (store.NetUse{Requests: 1, Bytes: 5}) {
+		if got, _, err := s.TakeNet(t.Context(), "sesn_1", limit, store.NetUse{Requests: 9, Bytes: 9},
+			""); err != nil || got != (store.NetUse{Requests: 1, Bytes: 5}) {
 			t.Errorf("what was given back: %+v, %v", got, err)
 		}
-		if got, room, err := s.TakeNet(t.Context(), "sesn_2", limit, store.NetUse{Requests: 1}, "z.test"); err != nil || !room || got.Requests != 1 {
+		if got, room, err := s.TakeNet(t.Context(), "sesn_2", limit, store.NetUse{Requests: 1}, "z.test"); err != nil ||
+			!room || got.Requests != 1 {
 			t.Errorf("another session: %+v, %v, %v", got, room, err)
 		}
 		if err := s.ForgetNet(t.Context(), "sesn_2"); err != nil {

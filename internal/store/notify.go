@@ -39,7 +39,8 @@ type notify struct {
 }
 
 func newNotify() notify {
-	return notify{self: outboard.NewID[string]("bell"), due: make(chan struct{}, 1), heads: map[outboard.SessionID]int64{}}
+	return notify{self: outboard.NewID[string]("bell"), due: make(chan struct{}, 1),
+		heads: map[outboard.SessionID]int64{}}
 }
 
 // ring implements dialect.

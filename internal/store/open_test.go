@@ -50,7 +50,8 @@ func TestEventsAreInsertOnly(t *testing.T) {
 			}
 		}
 		if cfg.URL != "" {
-			if _, err := db.ExecContext(t.Context(), `TRUNCATE events`); err == nil || !strings.Contains(err.Error(), "insert-only") {
+			if _, err := db.ExecContext(t.Context(), `TRUNCATE events`); err == nil ||
+				!strings.Contains(err.Error(), "insert-only") {
 				t.Errorf("truncate: %v", err)
 			}
 		}
@@ -91,7 +92,8 @@ func TestNewerSchema(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := raw(t, cfg).ExecContext(t.Context(), `INSERT INTO schema_version (version) VALUES (999)`); err != nil {
+		if _, err := raw(t, cfg).
+			ExecContext(t.Context(), `INSERT INTO schema_version (version) VALUES (999)`); err != nil {
 			t.Fatal(err)
 		}
 		_, err := store.Open(t.Context(), cfg)
@@ -112,7 +114,8 @@ func TestOpenErrors(t *testing.T) {
 		words string
 	}{
 		{store.Config{}, outboard.Invalid, "no database"},
-		{store.Config{Path: filepath.Join(dir, "missing", "x.db")}, outboard.Unavailable, filepath.Join(dir, "missing")},
+		{store.Config{Path: filepath.Join(dir, "missing", "x.db")}, outboard.Unavailable,
+			filepath.Join(dir, "missing")},
 		{store.Config{Path: filepath.Join(notDB, "x.db")}, outboard.Unavailable, notDB},
 		{store.Config{Path: dir}, outboard.Unavailable, dir},
 		{store.Config{Path: notDB}, outboard.Invalid, notDB},
@@ -133,20 +136,26 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// Fails if an error of the database, which clients without a key get as well, tells them where it is or who opens it; or if the log does not.
+// Fails if an error of the database, which clients without a key get as well, tells them where it is or who
+// opens it; or if the log does not.
 func TestErrorsTellClientsNoPlaces(t *testing.T) {
 	_, away := pgconn.Connect(t.Context(), "postgres://me:secret@127.0.0.1:1/db")
 	for _, err := range []error{
-		store.ExplainSQLite(sqlite3.SQLITE_BUSY, errors.New("x.db: busy")), store.ExplainSQLite(sqlite3.SQLITE_FULL, errors.New("x.db: full")),
-		store.ExplainSQLite(sqlite3.SQLITE_CANTOPEN, errors.New("x.db: no")), store.ExplainSQLite(sqlite3.SQLITE_IOERR, errors.New("x.db: no")),
+		store.ExplainSQLite(sqlite3.SQLITE_BUSY, errors.New("x.db: busy")), store.ExplainSQLite(sqlite3.SQLITE_FULL,
+			errors.New("x.db: full")),
+		store.ExplainSQLite(sqlite3.SQLITE_CANTOPEN, errors.New("x.db: no")), store.ExplainSQLite(sqlite3.SQLITE_IOERR,
+			errors.New("x.db: no")),
 		store.ExplainSQLite(sqlite3.SQLITE_CORRUPT, errors.New("x.db: no")),
 		store.ExplainPostgres("x.db on 127.0.0.1", away), store.ExplainPostgres("x.db", io.ErrUnexpectedEOF),
-		store.ExplainPostgres("x.db", &pgconn.PgError{Code: "53100"}), store.ExplainPostgres("x.db", &pgconn.PgError{Code: "25006"}),
+		store.ExplainPostgres("x.db", &pgconn.PgError{Code: "53100"}), store.ExplainPostgres("x.db",
+			&pgconn.PgError{Code: "25006"}),
 		store.ExplainPostgres("x.db", &pgconn.PgError{Code: "40001"}),
-		store.ExplainPostgres("x.db", &pgconn.PgError{Code: "28P01", Message: `password authentication failed for user "me"`}),
+		store.ExplainPostgres("x.db", &pgconn.PgError{Code: "28P01",
+			Message: `password authentication failed for user "me"`}),
 	} {
 		told := outboard.PublicOf(fmt.Errorf("reading: %w", err))
-		if strings.Contains(told, "x.db") || strings.Contains(told, "127.0") || strings.Contains(told, `"me"`) || !strings.Contains(told, "the database") {
+		if strings.Contains(told, "x.db") || strings.Contains(told, "127.0") || strings.Contains(told, `"me"`) ||
+			!strings.Contains(told, "the database") {
 			t.Errorf("clients are told %q", told)
 		}
 		if !strings.Contains(err.Error(), "x.db") {
@@ -166,7 +175,8 @@ func TestFullDiskIsNamed(t *testing.T) {
 	}
 }
 
-// A database that somebody else keeps locked must be reported as that, after a bounded wait, and must be usable afterwards.
+// A database that somebody else keeps locked must be reported as that, after a bounded wait, and must be usable
+// afterwards.
 func TestLockedDatabase(t *testing.T) {
 	cfg := storetest.SQLite(t)
 	synctest.Test(t, func(t *testing.T) {

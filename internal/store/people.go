@@ -77,8 +77,8 @@ func (s *Store) Shared(ctx context.Context) bool {
 
 const archiveOrgSQL = `UPDATE orgs SET archived_at = ? WHERE id = ? AND archived_at = 0`
 
-// ArchiveOrg ends an organization, and its keys with it; what its logins could be renewed with becomes withdrawals. Archiving twice keeps the
-// first time.
+// ArchiveOrg ends an organization, and its keys with it; what its logins could be renewed with becomes
+// withdrawals. Archiving twice keeps the first time.
 func (s *Store) ArchiveOrg(ctx context.Context, id outboard.OrgID, at time.Time) (outboard.Organization, error) {
 	err := s.update(ctx, "archiving an organization", func(t tx) error {
 		_, err := t.exec(ctx, archiveOrgSQL, micros(at), string(id))
@@ -130,9 +130,11 @@ func (s *Store) User(ctx context.Context, id outboard.UserID) (outboard.User, er
 	return one(ctx, s, "user", id, scanUser, userSQL, string(id))
 }
 
-const usersBySubjectSQL = `SELECT ` + userCols + ` FROM users WHERE issuer = ? AND subject = ? AND subject <> '' ORDER BY created_at, id LIMIT ?`
+const usersBySubjectSQL = `SELECT ` + userCols +
+	` FROM users WHERE issuer = ? AND subject = ? AND subject <> '' ORDER BY created_at, id LIMIT ?`
 
-// UsersBySubject returns the rows of the person with an identity of an identity provider: one of each organization that they are of.
+// UsersBySubject returns the rows of the person with an identity of an identity provider: one of each
+// organization that they are of.
 func (s *Store) UsersBySubject(ctx context.Context, issuer, subject string) ([]outboard.User, error) {
 	return collect(ctx, s, "reading users", scanUser, usersBySubjectSQL, issuer, subject, defaultPage)
 }

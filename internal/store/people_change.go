@@ -23,10 +23,12 @@ const revokeMadeSQL = `UPDATE keys SET revoked_at = ? WHERE id IN (` + madeBy + 
 
 const revokeMadeSSHKeysSQL = `UPDATE ssh_keys SET revoked_at = ? WHERE revoked_at = 0 AND holder IN (` + madeBy + `)`
 
-const revokeMadeRightsSQL = `UPDATE grants SET revoked_at = ? WHERE revoked_at = 0 AND (human IN (` + madeBy + `) OR approved_by IN (` + madeBy + `))`
+const revokeMadeRightsSQL = `UPDATE grants SET revoked_at = ? WHERE revoked_at = 0 AND (human IN (` + madeBy +
+	`) OR approved_by IN (` + madeBy + `))`
 
 // What the sessions of others wait for stays: those act for them, whatever key it was.
-const closeMadeApprovalsSQL = `UPDATE approvals SET state = 'closed' WHERE state = 'pending' AND owner IN (` + madeBy + ` AND person = '')`
+const closeMadeApprovalsSQL = `UPDATE approvals SET state = 'closed' WHERE state = 'pending' AND owner IN (` + madeBy +
+	` AND person = '')`
 
 const revokeRightsOfSQL = `UPDATE grants SET revoked_at = ? WHERE revoked_at = 0 AND (human = ? OR human IN (SELECT id FROM keys WHERE person = ?)
 	OR approved_by IN (SELECT id FROM keys WHERE person = ?))`
@@ -68,7 +70,8 @@ func (s *Store) ChangeUser(ctx context.Context, u outboard.User, ends bool) (ses
 	if err != nil || !ends {
 		return sessions, err
 	}
-	programs, err := collect(ctx, s, "listing sessions of keys that have ended", scanSessionID, sessionsOfMadeSQL, orgText(u.Org), string(u.ID), string(u.ID), now)
+	programs, err := collect(ctx, s, "listing sessions of keys that have ended", scanSessionID, sessionsOfMadeSQL,
+		orgText(u.Org), string(u.ID), string(u.ID), now)
 	return append(sessions, programs...), err
 }
 
@@ -173,7 +176,8 @@ func (s *Store) Giver(ctx context.Context, id outboard.KeyID) (outboard.Caller, 
 // without an address, and is gone with who made it. In an organization that has ended everybody is.
 func (s *Store) Holder(ctx context.Context, o outboard.Owner) (outboard.User, error) {
 	u, err := s.holder(ctx, o)
-	if err != nil || o.Org == "" || o.Org == outboard.DefaultOrg || !u.RemovedAt.IsZero() { // the default one cannot end
+	// the default one cannot end
+	if err != nil || o.Org == "" || o.Org == outboard.DefaultOrg || !u.RemovedAt.IsZero() {
 		return u, err
 	}
 	org, err := s.Org(ctx, string(o.Org))

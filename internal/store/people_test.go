@@ -14,7 +14,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// If this failed, an identity could become somebody else's, get lost when a role changes, or stay when it is to be forgotten.
+// If this failed, an identity could become somebody else's, get lost when a role changes, or stay when it is to
+// be forgotten.
 func TestUserIdentity(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		ctx := t.Context()
@@ -26,7 +27,8 @@ func TestUserIdentity(t *testing.T) {
 		}
 		add := func(email string) outboard.User {
 			t.Helper()
-			u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: outboard.DefaultOrg, Email: email, Role: outboard.RoleViewer,
+			u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: outboard.DefaultOrg,
+				Email: email, Role: outboard.RoleViewer,
 				CreatedAt: time.Now().Truncate(time.Microsecond)}
 			must(s.AddUser(ctx, u))
 			return u
@@ -46,7 +48,8 @@ func TestUserIdentity(t *testing.T) {
 			t.Errorf("nobody's identity is somebody: %v", err)
 		}
 		must(s.BindUser(ctx, ann.ID, "https://id.test", "1"))
-		for _, err := range []error{s.BindUser(ctx, bob.ID, "https://id.test", "1"), s.BindUser(ctx, ann.ID, "https://id.test", "2")} {
+		for _, err := range []error{s.BindUser(ctx, bob.ID, "https://id.test", "1"),
+			s.BindUser(ctx, ann.ID, "https://id.test", "2")} {
 			if !errors.Is(err, store.ErrDuplicate) {
 				t.Errorf("an identity was given away, or replaced: %v", err)
 			}
@@ -56,7 +59,8 @@ func TestUserIdentity(t *testing.T) {
 		ann.Role = outboard.RoleAdmin
 		_, err = s.ChangeUser(ctx, ann, false)
 		must(err)
-		if got, err := identity("https://id.test", "1"); err != nil || got.ID != ann.ID || got.Role != outboard.RoleAdmin {
+		if got, err := identity("https://id.test", "1"); err != nil || got.ID != ann.ID ||
+			got.Role != outboard.RoleAdmin {
 			t.Errorf("after another role: %+v, %v", got, err)
 		}
 		ann.Issuer, ann.Subject = "", ""
@@ -67,7 +71,8 @@ func TestUserIdentity(t *testing.T) {
 		}
 		must(s.BindUser(ctx, bob.ID, "https://id.test", "1"))
 		must(s.AddOrg(ctx, outboard.Organization{ID: "org_other", Name: "other", CreatedAt: time.Now()}))
-		cas := outboard.User{ID: "user_other", Org: "org_other", Email: "bob@acme.test", Role: outboard.RoleViewer, CreatedAt: time.Now()}
+		cas := outboard.User{ID: "user_other", Org: "org_other", Email: "bob@acme.test", Role: outboard.RoleViewer,
+			CreatedAt: time.Now()}
 		must(s.AddUser(ctx, cas))
 		must(s.BindUser(ctx, cas.ID, "https://id.test", "1"))
 		if both, err := s.UsersBySubject(ctx, "https://id.test", "1"); err != nil || len(both) != 2 {
@@ -76,8 +81,9 @@ func TestUserIdentity(t *testing.T) {
 	})
 }
 
-// If this fails, the keys of everybody who ever signed in stay for ever, or one goes that something still asks for: a grant or a session
-// would lose its person; or a revocation goes unnoticed because another key was deleted at the same time.
+// If this fails, the keys of everybody who ever signed in stay for ever, or one goes that something still asks
+// for: a grant or a session would lose its person; or a revocation goes unnoticed because another key was
+// deleted at the same time.
 func TestTidyLogins(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		now := time.Now().UTC().Truncate(time.Microsecond)
@@ -89,7 +95,8 @@ func TestTidyLogins(t *testing.T) {
 		}
 		put := func(id string, kind outboard.KeyKind, user outboard.UserID, over time.Time) {
 			t.Helper()
-			k := outboard.Key{ID: outboard.KeyID(id), Name: "n", Hash: "hash of " + id, Role: outboard.RoleDeveloper, Kind: kind, User: user,
+			k := outboard.Key{ID: outboard.KeyID(id), Name: "n", Hash: "hash of " + id, Role: outboard.RoleDeveloper,
+				Kind: kind, User: user,
 				CreatedAt: over.Add(-time.Hour), ExpiresAt: over}
 			if over.IsZero() {
 				k.CreatedAt = now.Add(-time.Hour)
@@ -112,11 +119,15 @@ func TestTidyLogins(t *testing.T) {
 			by    string
 			until time.Time
 		}{{"gave a grant", now.Add(time.Hour)}, {"gave one that is over", just}} {
-			must(s.PutGrant(t.Context(), outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Actions: []string{"bash"}, Resources: []string{"*"},
+			must(s.PutGrant(t.Context(), outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant),
+				Actions: []string{"bash"}, Resources: []string{"*"},
 				ExpiresAt: g.until, ApprovedBy: outboard.KeyID(g.by), CreatedAt: long}))
 		}
-		h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_1", User: "user_3", CreatedAt: now.Add(-40*24*time.Hour - 30*time.Minute)}
-		_, err = s.CreateSession(t.Context(), h, outboard.SessionConfig{Owner: outboard.Owner{User: "user_3", Key: "has a session"}}, outboard.NewEvent("", &outboard.SessionCreated{}))
+		h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_1",
+			User: "user_3", CreatedAt: now.Add(-40*24*time.Hour - 30*time.Minute)}
+		_, err = s.CreateSession(t.Context(), h,
+			outboard.SessionConfig{Owner: outboard.Owner{User: "user_3", Key: "has a session"}}, outboard.NewEvent("",
+				&outboard.SessionCreated{}))
 		must(err)
 
 		before, err := s.Revocations(t.Context())
@@ -130,7 +141,8 @@ func TestTidyLogins(t *testing.T) {
 		if after, err := s.Revocations(t.Context()); err != nil || after == before {
 			t.Errorf("a revocation beside a deletion is not seen: %d, %v", after, err)
 		}
-		for id, want := range map[string]bool{"old": false, "signed out": false, "gave one that is over": false, "just over": true, "alive": true, "program": true,
+		for id, want := range map[string]bool{"old": false, "signed out": false, "gave one that is over": false,
+			"just over": true, "alive": true, "program": true,
 			"for ever": true, "gave a grant": true, "has a session": true} {
 			if _, err := s.Key(t.Context(), outboard.KeyID(id)); (err == nil) != want {
 				t.Errorf("%s: %v", id, err)
@@ -139,7 +151,8 @@ func TestTidyLogins(t *testing.T) {
 	})
 }
 
-// If this fails on a database, what a person made outlives them there, or its sessions go on: the key they act for is in their configuration alone.
+// If this fails on a database, what a person made outlives them there, or its sessions go on: the key they act
+// for is in their configuration alone.
 func TestChangeUserEndsWhatTheyMade(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		must := func(err error) {
@@ -148,15 +161,20 @@ func TestChangeUserEndsWhatTheyMade(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ann := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: outboard.DefaultOrg, Email: "ann@acme.test", Role: outboard.RoleAdmin, CreatedAt: time.Now()}
+		ann := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: outboard.DefaultOrg,
+			Email: "ann@acme.test", Role: outboard.RoleAdmin, CreatedAt: time.Now()}
 		must(s.AddUser(t.Context(), ann))
 		sessions := map[string]outboard.SessionID{}
 		put := func(name, role, maker string, user outboard.UserID) {
 			t.Helper()
-			k := outboard.Key{ID: outboard.NewID[outboard.KeyID](outboard.PrefixKey), Name: name, Hash: "hash of " + name, Role: role, Org: outboard.DefaultOrg, Maker: maker, User: user, CreatedAt: time.Now()}
+			k := outboard.Key{ID: outboard.NewID[outboard.KeyID](outboard.PrefixKey), Name: name, Hash: "hash of " +
+				name, Role: role, Org: outboard.DefaultOrg, Maker: maker, User: user, CreatedAt: time.Now()}
 			must(s.PutKey(t.Context(), k))
-			h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_1", Org: outboard.DefaultOrg, User: user}
-			_, err := s.CreateSession(t.Context(), h, outboard.SessionConfig{Owner: outboard.Owner{Org: k.Org, User: user, Key: k.ID, Maker: maker}}, outboard.NewEvent("", &outboard.SessionCreated{}))
+			h := outboard.Header{ID: outboard.NewID[outboard.SessionID](outboard.PrefixSession), Thread: "sthr_1",
+				Org: outboard.DefaultOrg, User: user}
+			_, err := s.CreateSession(t.Context(), h,
+				outboard.SessionConfig{Owner: outboard.Owner{Org: k.Org, User: user, Key: k.ID,
+					Maker: maker}}, outboard.NewEvent("", &outboard.SessionCreated{}))
 			must(err)
 			sessions[name] = h.ID
 		}
@@ -187,7 +205,8 @@ func TestChangeUserEndsWhatTheyMade(t *testing.T) {
 				t.Errorf("as %s, removed %v: alive are %s, want %s", ann.Role, !ann.RemovedAt.IsZero(), got, wantAlive)
 			}
 			if got := strings.Join(theirs, ", "); got != wantSessions {
-				t.Errorf("as %s, removed %v: the sessions of %s are to end, want %s", ann.Role, !ann.RemovedAt.IsZero(), got, wantSessions)
+				t.Errorf("as %s, removed %v: the sessions of %s are to end, want %s", ann.Role, !ann.RemovedAt.IsZero(),
+					got, wantSessions)
 			}
 		}
 		ann.Role = outboard.RoleDeveloper
@@ -197,8 +216,8 @@ func TestChangeUserEndsWhatTheyMade(t *testing.T) {
 	})
 }
 
-// If this fails, a grant for a person holds with one of their keys only, or for somebody else; or it outlives their removal or a lower role, also
-// where it is stored while they are removed.
+// If this fails, a grant for a person holds with one of their keys only, or for somebody else; or it outlives
+// their removal or a lower role, also where it is stored while they are removed.
 func TestGrantsEndWithThePerson(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		now := time.Now().UTC().Truncate(time.Microsecond)
@@ -209,17 +228,21 @@ func TestGrantsEndWithThePerson(t *testing.T) {
 			}
 		}
 		user := func(email string) outboard.User {
-			u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: outboard.DefaultOrg, Email: email, Role: outboard.RoleAdmin, CreatedAt: now}
+			u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: outboard.DefaultOrg,
+				Email: email, Role: outboard.RoleAdmin, CreatedAt: now}
 			must(s.AddUser(t.Context(), u))
 			return u
 		}
 		ann, bob := user("ann@acme.test"), user("bob@acme.test")
-		for id, u := range map[outboard.KeyID]outboard.UserID{"ann 1": ann.ID, "ann 2": ann.ID, "bob": bob.ID, "ci": ""} {
-			must(s.PutKey(t.Context(), outboard.Key{ID: id, Name: string(id), Hash: string(id), Role: outboard.RoleAdmin, Org: outboard.DefaultOrg, User: u, CreatedAt: now}))
+		for id, u := range map[outboard.KeyID]outboard.UserID{"ann 1": ann.ID, "ann 2": ann.ID, "bob": bob.ID,
+			"ci": ""} {
+			must(s.PutKey(t.Context(), outboard.Key{ID: id, Name: string(id), Hash: string(id),
+				Role: outboard.RoleAdmin, Org: outboard.DefaultOrg, User: u, CreatedAt: now}))
 		}
 		names := map[outboard.GrantID]string{}
 		give := func(human string) error {
-			g := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Human: human, Actions: []string{"bash"}, Resources: []string{"*"},
+			g := outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Human: human,
+				Actions: []string{"bash"}, Resources: []string{"*"},
 				ExpiresAt: now.Add(time.Hour), ApprovedBy: "ci", CreatedAt: now}
 			names[g.ID] = strings.ReplaceAll(strings.ReplaceAll(human, string(ann.ID), "ann"), string(bob.ID), "bob")
 			return s.PutGrant(t.Context(), g)
@@ -272,20 +295,23 @@ func TestGrantsEndWithThePerson(t *testing.T) {
 	})
 }
 
-// If this fails, a grant that is given for a person at the moment in which they are removed is there when they are let in again.
+// If this fails, a grant that is given for a person at the moment in which they are removed is there when they
+// are let in again.
 func TestGrantsThatMeetARemoval(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		for i := range 20 {
-			u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: outboard.DefaultOrg, Email: fmt.Sprintf("a%d@acme.test", i), Role: outboard.RoleAdmin, CreatedAt: now}
+			u := outboard.User{ID: outboard.NewID[outboard.UserID](outboard.PrefixUser), Org: outboard.DefaultOrg,
+				Email: fmt.Sprintf("a%d@acme.test", i), Role: outboard.RoleAdmin, CreatedAt: now}
 			if err := s.AddUser(t.Context(), u); err != nil {
 				t.Fatal(err)
 			}
 			var both sync.WaitGroup
 			for range 4 {
 				both.Go(func() {
-					err := s.PutGrant(t.Context(), outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Human: string(u.ID),
-						Actions: []string{"bash"}, Resources: []string{"*"}, ExpiresAt: now.Add(time.Hour), ApprovedBy: "ci", CreatedAt: now})
+					err := s.PutGrant(t.Context(),
+						outboard.Grant{ID: outboard.NewID[outboard.GrantID](outboard.PrefixGrant), Human: string(u.ID),
+							Actions: []string{"bash"}, Resources: []string{"*"}, ExpiresAt: now.Add(time.Hour), ApprovedBy: "ci", CreatedAt: now})
 					if err != nil && outboard.KindOf(err) != outboard.Conflict {
 						t.Error(err)
 					}
@@ -299,7 +325,8 @@ func TestGrantsThatMeetARemoval(t *testing.T) {
 				}
 			})
 			both.Wait()
-			if list, err := s.GrantsFor(t.Context(), outboard.GrantQuery{Person: u.ID, Now: now}); err != nil || len(list) != 0 {
+			if list, err := s.GrantsFor(t.Context(), outboard.GrantQuery{Person: u.ID, Now: now}); err != nil ||
+				len(list) != 0 {
 				t.Fatalf("%d grants of somebody who was removed are in force, %v", len(list), err)
 			}
 		}

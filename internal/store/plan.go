@@ -20,14 +20,15 @@ const (
 
 // eventArgs are the values of insertEventSQL.
 func eventArgs(num int64, e *outboard.Event) []any {
-	return []any{eventKey(num, e.Seq), num, e.Seq, string(e.ID), string(e.Thread), string(e.Type), string(e.Ref), e.Time.UnixMicro(), []byte(e.Data)}
+	return []any{eventKey(num, e.Seq), num, e.Seq, string(e.ID), string(e.Thread), string(e.Type), string(e.Ref),
+		e.Time.UnixMicro(), []byte(e.Data)}
 }
 
 // maxSeq is beyond the last event a log may have; see eventKey.
 const maxSeq = 1 << 32
 
-// eventKey is the place of an event among all: the events of a session are neighbours. A position that no log has is brought to
-// the nearest end, so that it never names an event of another session.
+// eventKey is the place of an event among all: the events of a session are neighbours. A position that no log
+// has is brought to the nearest end, so that it never names an event of another session.
 func eventKey(num, seq int64) int64 { return num<<32 + max(0, min(seq, maxSeq)) }
 
 // onceKey names an event of which a session may have only one.
@@ -52,9 +53,11 @@ func (p *pending) onceKeys() iter.Seq[onceKey] {
 	}
 }
 
-// plan decides each commit of a group, in order, against the rows as they stand in the transaction: it sets events or err,
-// and advances the rows. It reports whether it refused any. taken holds the once-only events that exist; k may be nil.
-func plan(group []*pending, rows map[outboard.SessionID]*row, taken map[onceKey]bool, k *taking, now time.Time) (refused bool) {
+// plan decides each commit of a group, in order, against the rows as they stand in the transaction: it sets
+// events or err, and advances the rows. It reports whether it refused any. taken holds the once-only events that
+// exist; k may be nil.
+func plan(group []*pending, rows map[outboard.SessionID]*row, taken map[onceKey]bool, k *taking,
+	now time.Time) (refused bool) {
 	for _, p := range group {
 		r := rows[p.commit.Session]
 		if r == nil {
@@ -76,8 +79,9 @@ func plan(group []*pending, rows map[outboard.SessionID]*row, taken map[onceKey]
 	return refused
 }
 
-// savedAt is where the log has come to have a checkpoint of this commit: with the last call that says so, else with the event that says that
-// it was made. What follows in the commit, such as the next request, comes after it: a fork in between has it.
+// savedAt is where the log has come to have a checkpoint of this commit: with the last call that says so, else
+// with the event that says that it was made. What follows in the commit, such as the next request, comes after
+// it: a fork in between has it.
 func (p *pending) savedAt(k outboard.CheckpointID) int64 {
 	at := int64(0)
 	for i := range p.events {

@@ -38,8 +38,8 @@ const latestPolicySQL = `SELECT ` + policyCols + ` FROM policies WHERE id = ? OR
 
 const insertPolicySQL = `INSERT INTO policies (` + policyCols + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
 
-// SavePolicy adds the next version of a policy and returns it; ID and Version of p are set here. expect is the version it replaces,
-// -1 for any: Conflict if another one is in force.
+// SavePolicy adds the next version of a policy and returns it; ID and Version of p are set here. expect is the
+// version it replaces, -1 for any: Conflict if another one is in force.
 func (s *Store) SavePolicy(ctx context.Context, p outboard.Policy, expect int) (outboard.Policy, error) {
 	p.ID = policyRow(p.Org, p.Level, p.Target)
 	err := s.update(ctx, "storing a policy", func(t tx) error {
@@ -51,12 +51,15 @@ func (s *Store) SavePolicy(ctx context.Context, p outboard.Policy, expect int) (
 			return err
 		}
 		if expect >= 0 && last.Version != expect {
-			return outboard.Errorf(outboard.Conflict, "the policy is at version %d, not %d", last.Version, expect).WithHint("read it again")
+			return outboard.Errorf(outboard.Conflict, "the policy is at version %d, not %d", last.Version, expect).
+				WithHint("read it again")
 		}
 		p.Version = last.Version + 1
-		_, err = t.exec(ctx, insertPolicySQL, string(p.ID), string(p.Level), p.Target, p.Version, p.Text, micros(p.CreatedAt), p.CreatedBy, orgText(p.Org))
+		_, err = t.exec(ctx, insertPolicySQL, string(p.ID), string(p.Level), p.Target, p.Version, p.Text,
+			micros(p.CreatedAt), p.CreatedBy, orgText(p.Org))
 		if s.d.unique(err) {
-			return outboard.Errorf(outboard.Conflict, "somebody else saved the policy at the same time").WithHint("read it again")
+			return outboard.Errorf(outboard.Conflict, "somebody else saved the policy at the same time").
+				WithHint("read it again")
 		}
 		return err
 	})
@@ -86,14 +89,16 @@ const policiesSQL = `SELECT ` + policyCols + ` FROM policies AS p
 
 // Policies returns a page of an organization's policies in force, by id.
 func (s *Store) Policies(ctx context.Context, p Page) ([]outboard.Policy, error) {
-	return collect(ctx, s, "listing policies", scanPolicy, policiesSQL, orgText(p.Org), p.Cursor, limitOr(p.Limit, defaultPage))
+	return collect(ctx, s, "listing policies", scanPolicy, policiesSQL, orgText(p.Org), p.Cursor,
+		limitOr(p.Limit, defaultPage))
 }
 
 const policyVersionsSQL = `SELECT ` + policyCols + ` FROM policies WHERE id = ? ORDER BY version DESC LIMIT ?`
 
 // PolicyVersions returns the newest versions of a policy, newest first.
 func (s *Store) PolicyVersions(ctx context.Context, id outboard.PolicyID, limit int) ([]outboard.Policy, error) {
-	return collect(ctx, s, "listing versions of a policy", scanPolicy, policyVersionsSQL, string(id), limitOr(limit, defaultPage))
+	return collect(ctx, s, "listing versions of a policy", scanPolicy, policyVersionsSQL, string(id),
+		limitOr(limit, defaultPage))
 }
 
 const policiesAtSQL = `SELECT ` + policyCols + ` FROM policies AS p
@@ -103,31 +108,36 @@ const orgOfSQL = `SELECT org FROM sessions WHERE id = ? UNION ALL SELECT org FRO
 
 const ancestorsSQL = upSQL + `SELECT id FROM up`
 
-// PoliciesFor implements policy.Source. The organization is the session's, the agent's where there is no session, else org. What holds for
-// a session holds for its forks, deleted or not: a fork is no way out.
-func (s *Store) PoliciesFor(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID) ([]outboard.Policy, error) {
+// PoliciesFor implements policy.Source. The organization is the session's, the agent's where there is no
+// session, else org. What holds for a session holds for its forks, deleted or not: a fork is no way out.
+func (s *Store) PoliciesFor(ctx context.Context, org outboard.OrgID, agent outboard.AgentID,
+	session outboard.SessionID) ([]outboard.Policy, error) {
 	return s.policiesAt(ctx, org, agent, session, math.MaxInt64)
 }
 
 // PoliciesAt is PoliciesFor with the versions that were in force at a time.
-func (s *Store) PoliciesAt(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID, at time.Time) ([]outboard.Policy, error) {
+func (s *Store) PoliciesAt(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID,
+	at time.Time) ([]outboard.Policy, error) {
 	return s.policiesAt(ctx, org, agent, session, micros(at))
 }
 
-func (s *Store) policiesAt(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID, at int64) ([]outboard.Policy, error) {
+func (s *Store) policiesAt(ctx context.Context, org outboard.OrgID, agent outboard.AgentID, session outboard.SessionID,
+	at int64) ([]outboard.Policy, error) {
 	const doing = "reading policies"
 	err := s.queryRow(ctx, orgOfSQL, string(session), string(agent)).Scan(&org)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, s.fail(doing, err)
 	}
-	up, err := collect(ctx, s, doing, func(sc scanner) (id outboard.SessionID, err error) { return id, sc.Scan(&id) }, ancestorsSQL, string(session))
+	up, err := collect(ctx, s, doing, func(sc scanner) (id outboard.SessionID, err error) { return id, sc.Scan(&id) },
+		ancestorsSQL, string(session))
 	if err != nil {
 		return nil, err
 	}
 	if len(up) == 0 { // there is none such yet
 		up = []outboard.SessionID{session}
 	}
-	ids := []any{string(policyRow(org, outboard.LevelOrganization, "")), string(outboard.PolicyRow(outboard.LevelAgent, string(agent)))}
+	ids := []any{string(policyRow(org, outboard.LevelOrganization, "")),
+		string(outboard.PolicyRow(outboard.LevelAgent, string(agent)))}
 	for _, id := range up {
 		ids = append(ids, string(outboard.PolicyRow(outboard.LevelSession, string(id))))
 	}
@@ -140,7 +150,8 @@ func (s *Store) policiesAt(ctx context.Context, org outboard.OrgID, agent outboa
 
 const policyRevisionSQL = `SELECT COALESCE(MAX(num), 0) FROM policies`
 
-// PolicyRevision implements policy.Source. It rises with each save, since saves are committed in the order of their numbers.
+// PolicyRevision implements policy.Source. It rises with each save, since saves are committed in the order of
+// their numbers.
 func (s *Store) PolicyRevision(ctx context.Context) (n int64, err error) {
 	err = s.queryRow(ctx, policyRevisionSQL).Scan(&n)
 	return n, s.fail("reading the revision of the policies", err)

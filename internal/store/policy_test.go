@@ -15,7 +15,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// If this fails, a saved policy is lost, an old version comes back into force, or two people overwrite each other without a word.
+// If this fails, a saved policy is lost, an old version comes back into force, or two people overwrite each
+// other without a word.
 func TestPolicies(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		before, err := s.PolicyRevision(t.Context())
@@ -23,7 +24,8 @@ func TestPolicies(t *testing.T) {
 			t.Fatal(err)
 		}
 		save := func(level outboard.PolicyLevel, target, text string, expect int) (outboard.Policy, error) {
-			return s.SavePolicy(t.Context(), outboard.Policy{Level: level, Target: target, Text: text, CreatedBy: "ann", CreatedAt: time.Now()}, expect)
+			return s.SavePolicy(t.Context(), outboard.Policy{Level: level, Target: target, Text: text, CreatedBy: "ann",
+				CreatedAt: time.Now()}, expect)
 		}
 		must := func(p outboard.Policy, err error) outboard.Policy {
 			t.Helper()
@@ -63,12 +65,14 @@ func TestPolicies(t *testing.T) {
 	})
 }
 
-// If this fails, requests that come at the same time share the last use of a grant, or one that repeats after a crash spends two.
+// If this fails, requests that come at the same time share the last use of a grant, or one that repeats after a
+// crash spends two.
 func TestGrantUses(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		now := time.Now().UTC().Truncate(time.Microsecond)
-		g := outboard.Grant{ID: "grant_1", Human: "apikey_1", Actions: []string{"bash"}, Resources: []string{"git *"}, ExpiresAt: now.Add(time.Hour),
-			MaxUses: 3, ApprovedBy: "apikey_2", ApprovedName: "bob", Why: "release", CreatedAt: now}
+		g := outboard.Grant{ID: "grant_1", Human: "apikey_1", Actions: []string{"bash"}, Resources: []string{"git *"},
+			ExpiresAt: now.Add(time.Hour),
+			MaxUses:   3, ApprovedBy: "apikey_2", ApprovedName: "bob", Why: "release", CreatedAt: now}
 		if err := s.PutGrant(t.Context(), g); err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +105,8 @@ func TestGrantUses(t *testing.T) {
 		if err := s.PutGrant(t.Context(), g); err != nil {
 			t.Fatal(err)
 		}
-		if gs, err := s.GrantsFor(t.Context(), q); err != nil || len(gs) != 1 || !gs[0].Covers(q) || gs[0].Why != "release" {
+		if gs, err := s.GrantsFor(t.Context(), q); err != nil || len(gs) != 1 || !gs[0].Covers(q) ||
+			gs[0].Why != "release" {
 			t.Errorf("control: %+v, %v", gs, err)
 		}
 		if got, err := s.RevokeGrant(t.Context(), g.ID, now); err != nil || got.RevokedAt.IsZero() {
@@ -152,7 +157,8 @@ func TestApprovalRows(t *testing.T) {
 		h := newSession(t, s)
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		row := func(id string) outboard.Approval {
-			return outboard.Approval{ID: outboard.ApprovalID("apr_" + id), Session: h.ID, Call: outboard.CallID("sevt_" + id), Action: "bash", Resource: "ls\x00",
+			return outboard.Approval{ID: outboard.ApprovalID("apr_" + id), Session: h.ID,
+				Call: outboard.CallID("sevt_" + id), Action: "bash", Resource: "ls\x00",
 				Digest: "d", Request: "bash {}", Why: "because", Rules: []string{"a/b"}, Approver: outboard.ApproverAny,
 				State: outboard.ApprovalPending, CreatedAt: now, ExpiresAt: now.Add(time.Hour)}
 		}
@@ -163,7 +169,8 @@ func TestApprovalRows(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		commit(store.Commit{Events: []outboard.Event{said("x")}, Approvals: []outboard.Approval{row("1"), row("2"), row("3")}})
+		commit(store.Commit{Events: []outboard.Event{said("x")}, Approvals: []outboard.Approval{row("1"), row("2"),
+			row("3")}})
 		list, err := s.Approvals(t.Context(), store.ApprovalFilter{Pending: now})
 		if err != nil || len(list) != 3 {
 			t.Fatalf("pending: %v, %v", list, err)
@@ -174,7 +181,8 @@ func TestApprovalRows(t *testing.T) {
 		answer.Allow = false
 		commit(store.Commit{Events: []outboard.Event{said("x")}, Answers: []outboard.Answer{answer}})
 		one, err := s.Approval(t.Context(), "apr_1")
-		if err != nil || one.State != outboard.ApprovalAllowed || one.Answer == nil || one.Answer.Name != "ann" || !slices.Equal(one.Rules, []string{"a/b"}) {
+		if err != nil || one.State != outboard.ApprovalAllowed || one.Answer == nil || one.Answer.Name != "ann" ||
+			!slices.Equal(one.Rules, []string{"a/b"}) {
 			t.Errorf("answered: %+v, %v", one, err)
 		}
 		if two, err := s.Approval(t.Context(), "apr_2"); err != nil || two.State != outboard.ApprovalExpired {
@@ -190,20 +198,24 @@ func TestApprovalRows(t *testing.T) {
 		if err := s.CloseApprovals(t.Context(), h.ID, nil); err != nil {
 			t.Fatal(err)
 		}
-		if list, err := s.Approvals(t.Context(), store.ApprovalFilter{Session: h.ID, Pending: now}); err != nil || len(list) != 0 {
+		if list, err := s.Approvals(t.Context(), store.ApprovalFilter{Session: h.ID, Pending: now}); err != nil ||
+			len(list) != 0 {
 			t.Errorf("after the session's end: %v, %v", list, err)
 		}
 	})
 }
 
-// If this fails, of two votes at the same time one is lost, a vote counts twice, or one comes after the end or to another request.
+// If this fails, of two votes at the same time one is lost, a vote counts twice, or one comes after the end or
+// to another request.
 func TestVotes(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		h := newSession(t, s)
 		now := time.Now().UTC().Truncate(time.Microsecond)
-		a := outboard.Approval{ID: "apr_1", Session: h.ID, Call: "sevt_1", Action: "bash", Digest: "d", Needs: 2, State: outboard.ApprovalPending,
+		a := outboard.Approval{ID: "apr_1", Session: h.ID, Call: "sevt_1", Action: "bash", Digest: "d", Needs: 2,
+			State:     outboard.ApprovalPending,
 			CreatedAt: now, ExpiresAt: now.Add(time.Hour)}
-		if _, err := s.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any, Events: []outboard.Event{said("x")}, Approvals: []outboard.Approval{a}}); err != nil {
+		if _, err := s.Commit(t.Context(), store.Commit{Session: h.ID, Expect: store.Any,
+			Events: []outboard.Event{said("x")}, Approvals: []outboard.Approval{a}}); err != nil {
 			t.Fatal(err)
 		}
 		const people = 8
@@ -211,7 +223,8 @@ func TestVotes(t *testing.T) {
 		for i := range people {
 			for range 2 {
 				all.Go(func() {
-					if _, err := s.AddVote(t.Context(), a.ID, "d", outboard.Vote{Key: outboard.KeyID(fmt.Sprint("apikey_", i)), Name: "n", At: now}); err != nil {
+					if _, err := s.AddVote(t.Context(), a.ID, "d",
+						outboard.Vote{Key: outboard.KeyID(fmt.Sprint("apikey_", i)), Name: "n", At: now}); err != nil {
 						t.Error(err)
 					}
 				})
@@ -222,14 +235,16 @@ func TestVotes(t *testing.T) {
 		if err != nil || len(got.Votes) != people || got.Needs != 2 || !got.Votes[0].At.Equal(now) {
 			t.Errorf("%+v, %v", got, err)
 		}
-		if list, err := s.Approvals(t.Context(), store.ApprovalFilter{Session: h.ID}); err != nil || len(list) != 1 || len(list[0].Votes) != people || list[0].Needs != 2 {
+		if list, err := s.Approvals(t.Context(), store.ApprovalFilter{Session: h.ID}); err != nil || len(list) != 1 ||
+			len(list[0].Votes) != people || list[0].Needs != 2 {
 			t.Errorf("in the list: %+v, %v", list, err)
 		}
 		for name, c := range map[string]struct {
 			digest string
 			at     time.Time
 		}{"another request": {"e", now}, "too late": {"d", a.ExpiresAt}} {
-			if _, err := s.AddVote(t.Context(), a.ID, c.digest, outboard.Vote{Key: "apikey_late", At: c.at}); outboard.KindOf(err) != outboard.Conflict {
+			if _, err := s.AddVote(t.Context(), a.ID, c.digest, outboard.Vote{Key: "apikey_late",
+				At: c.at}); outboard.KindOf(err) != outboard.Conflict {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -237,16 +252,19 @@ func TestVotes(t *testing.T) {
 		if err := s.CloseApprovals(t.Context(), h.ID, &why); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.AddVote(t.Context(), a.ID, "d", outboard.Vote{Key: "apikey_late", At: now}); outboard.KindOf(err) != outboard.Conflict {
+		if _, err := s.AddVote(t.Context(), a.ID, "d", outboard.Vote{Key: "apikey_late",
+			At: now}); outboard.KindOf(err) != outboard.Conflict {
 			t.Errorf("closed: %v", err)
 		}
-		if got, err := s.Approval(t.Context(), a.ID); err != nil || got.Answer == nil || got.Answer.Message != "enough" || len(got.Votes) != people {
+		if got, err := s.Approval(t.Context(), a.ID); err != nil || got.Answer == nil ||
+			got.Answer.Message != "enough" || len(got.Votes) != people {
 			t.Errorf("closed: %+v, %v", got, err)
 		}
 	})
 }
 
-// If this fails, a server does not notice a policy whose save began before another one and was committed after it, and goes on without it.
+// If this fails, a server does not notice a policy whose save began before another one and was committed after
+// it, and goes on without it.
 func TestPolicyRevisionOfSavesThatOverlap(t *testing.T) {
 	cfg := store.Config{URL: storetest.Postgres(t)} // SQLite has one writer
 	s := storetest.Open(t, cfg)
@@ -260,7 +278,8 @@ func TestPolicyRevisionOfSavesThatOverlap(t *testing.T) {
 		t.Fatal(err)
 	}
 	save := func(ctx context.Context) (int64, error) {
-		_, err := s.SavePolicy(ctx, outboard.Policy{Level: outboard.LevelOrganization, Text: "y", CreatedAt: time.Now()}, -1)
+		_, err := s.SavePolicy(ctx, outboard.Policy{Level: outboard.LevelOrganization, Text: "y",
+			CreatedAt: time.Now()}, -1)
 		n, failed := s.PolicyRevision(t.Context())
 		return n, errors.Join(err, failed)
 	}
@@ -287,8 +306,10 @@ func TestPoliciesForForks(t *testing.T) {
 		parent, other := newSession(t, s), newSession(t, s)
 		child := forkOf(t, s, parent.ID, 1)
 		grandchild := forkOf(t, s, child.ID, 1)
-		for target, text := range map[outboard.SessionID]string{parent.ID: "parent", child.ID: "child", other.ID: "other"} {
-			p := outboard.Policy{Level: outboard.LevelSession, Target: string(target), Text: text, CreatedAt: time.Now()}
+		for target, text := range map[outboard.SessionID]string{parent.ID: "parent", child.ID: "child",
+			other.ID: "other"} {
+			p := outboard.Policy{Level: outboard.LevelSession, Target: string(target), Text: text,
+				CreatedAt: time.Now()}
 			if _, err := s.SavePolicy(t.Context(), p, -1); err != nil {
 				t.Fatal(err)
 			}

@@ -113,7 +113,8 @@ func (d *postgresDialect) locking(skip bool) string {
 // prepare implements dialect. The driver prepares statements where it first uses them.
 func (d *postgresDialect) prepare(context.Context) error { return nil }
 
-func (d *postgresDialect) preparedRead(string) *sql.Stmt  { return nil } // its connections remember statements themselves
+// its connections remember statements themselves
+func (d *postgresDialect) preparedRead(string) *sql.Stmt  { return nil }
 func (d *postgresDialect) preparedWrite(string) *sql.Stmt { return nil }
 
 // schemaLock is an arbitrary number of ours.
@@ -155,26 +156,35 @@ func (d *postgresDialect) explain(err error) *outboard.Error {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch {
 		case e.Code == pgDiskFull:
-			return outboard.Errorf(outboard.Unavailable, "the disk of database %s is full", d.at).WithHint("free space, then try again").
+			return outboard.Errorf(outboard.Unavailable, "the disk of database %s is full", d.at).
+				WithHint("free space, then try again").
 				WithPublic("the disk of the database is full")
 		case e.Code == pgReadOnly:
-			return outboard.Errorf(outboard.Unavailable, "database %s is read-only", d.at).WithHint("point the URL at the primary").
+			return outboard.Errorf(outboard.Unavailable, "database %s is read-only", d.at).
+				WithHint("point the URL at the primary").
 				WithPublic("the database is read-only")
 		case e.Code == pgDeadlock || e.Code == pgSerialization:
-			return outboard.Errorf(outboard.Unavailable, "database %s is too busy: %s", d.at, e.Message).WithPublic("the database is too busy")
+			return outboard.Errorf(outboard.Unavailable, "database %s is too busy: %s", d.at, e.Message).
+				WithPublic("the database is too busy")
 		case e.Code[:2] == "57" || e.Code[:2] == "08": // it starts, or was ended by an operator; no connection
-			return outboard.Errorf(outboard.Unavailable, "database %s refuses: %s", d.at, e.Message).WithPublic("the database is away").WithCode(CodeAway)
-		case e.Code[:2] == "53" || e.Code[:2] == "58" || e.Code[:2] == "28": // out of resources, its system failed, no access
-			return outboard.Errorf(outboard.Unavailable, "database %s refuses: %s", d.at, e.Message).WithPublic("the database is away")
+			return outboard.Errorf(outboard.Unavailable, "database %s refuses: %s", d.at, e.Message).
+				WithPublic("the database is away").WithCode(CodeAway)
+		// out of resources, its system failed, no access
+		case e.Code[:2] == "53" || e.Code[:2] == "58" || e.Code[:2] == "28":
+			return outboard.Errorf(outboard.Unavailable, "database %s refuses: %s", d.at, e.Message).
+				WithPublic("the database is away")
 		}
 		return nil
 	}
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return outboard.Errorf(outboard.Unavailable, "database %s cannot be reached: %s", d.at, sentence(err)).WithPublic("the database is away").
+		return outboard.Errorf(outboard.Unavailable, "database %s cannot be reached: %s", d.at, sentence(err)).
+			WithPublic("the database is away").
 			WithCode(CodeAway)
 	}
-	if _, ok := errors.AsType[net.Error](err); ok || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, pgconn.ErrConnClosed) {
-		return outboard.Errorf(outboard.Unavailable, "the connection to database %s broke: %v", d.at, err).WithPublic("the database is away").
+	if _, ok := errors.AsType[net.Error](err); ok || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, pgconn.ErrConnClosed) {
+		return outboard.Errorf(outboard.Unavailable, "the connection to database %s broke: %v", d.at, err).
+			WithPublic("the database is away").
 			WithCode(CodeAway)
 	}
 	return nil

@@ -13,10 +13,11 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// The whole of a group is one statement: it updates the headers ($1 number, $2 head before, $3 epoch) and inserts the events, and
-// divides by zero, which undoes both, where a header is not as planned or not there. Only the number is joined on: with more in the
-// join PostgreSQL expects a single row of it, and may look through the whole group for each session. Events are unnested in the select
-// list, which keeps no copy of them, as a function that is selected from does.
+// The whole of a group is one statement: it updates the headers ($1 number, $2 head before, $3 epoch) and
+// inserts the events, and divides by zero, which undoes both, where a header is not as planned or not there.
+// Only the number is joined on: with more in the join PostgreSQL expects a single row of it, and may look
+// through the whole group for each session. Events are unnested in the select list, which keeps no copy of them,
+// as a function that is selected from does.
 const (
 	writeHeadSQL = `WITH u AS (UPDATE sessions AS s SET head = ` + plannedHead + `, last_at = k.last_at, updated_at = k.updated_at
 	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
@@ -50,9 +51,10 @@ const writeOneSQL = `WITH u AS (UPDATE sessions SET head = $6, last_at = $11, up
 // pgDivision is the code of a division by zero.
 const pgDivision = "22012"
 
-// commit implements dialect. On cached headers it is a single statement, and so a single round trip. Otherwise it takes two:
-// BEGIN with all that must be read, then all that is written with COMMIT.
-func (d *postgresDialect) commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, _ *taking, now time.Time) (map[outboard.SessionID]*row, error) {
+// commit implements dialect. On cached headers it is a single statement, and so a single round trip. Otherwise
+// it takes two: BEGIN with all that must be read, then all that is written with COMMIT.
+func (d *postgresDialect) commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, _ *taking,
+	now time.Time) (map[outboard.SessionID]*row, error) {
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
@@ -81,7 +83,8 @@ func (d *postgresDialect) commit(ctx context.Context, group []*pending, known ma
 func quick(group []*pending, known map[outboard.SessionID]*row) bool {
 	for _, p := range group {
 		c := &p.commit
-		if known[c.Session] == nil || c.Checkpoint != nil || len(c.Files) > 0 || c.Config != nil || c.Charge != nil || c.Budget != nil ||
+		if known[c.Session] == nil || c.Checkpoint != nil || len(c.Files) > 0 || c.Config != nil || c.Charge != nil ||
+			c.Budget != nil ||
 			len(c.Approvals)+len(c.Answers)+len(c.Closed) > 0 {
 			return false
 		}
@@ -128,15 +131,17 @@ func locked(ctx context.Context, conn *pgx.Conn, group []*pending, now time.Time
 }
 
 // Rows are locked in the order of their numbers, as everywhere, so that two groups do not wait for each other.
-const lockHeadersSQL = `SELECT ` + headerCols + ` FROM sessions WHERE id = ANY($1) AND deleted_at = 0 ORDER BY num FOR NO KEY UPDATE`
+const lockHeadersSQL = `SELECT ` + headerCols +
+	` FROM sessions WHERE id = ANY($1) AND deleted_at = 0 ORDER BY num FOR NO KEY UPDATE`
 
 const takenSQL = `SELECT s.id, e.ref, e.type FROM unnest($1::text[], $2::text[], $3::text[]) AS k(id, ref, type)
 	JOIN sessions AS s ON s.id = k.id
 	JOIN events AS e ON e.session = s.num AND e.ref = k.ref AND e.type = k.type AND e.ref <> ''`
 
-// loadBatch begins the transaction, locks the headers of a group and reads which of its once-only events exist already. The
-// second query sees what was committed before the locks were granted.
-func loadBatch(ctx context.Context, conn *pgx.Conn, group []*pending) (map[outboard.SessionID]*row, map[onceKey]bool, error) {
+// loadBatch begins the transaction, locks the headers of a group and reads which of its once-only events exist
+// already. The second query sees what was committed before the locks were granted.
+func loadBatch(ctx context.Context, conn *pgx.Conn,
+	group []*pending) (map[outboard.SessionID]*row, map[onceKey]bool, error) {
 	rows, taken := make(map[outboard.SessionID]*row, len(group)), map[onceKey]bool{}
 	ids := make([]string, 0, len(group))
 	var sessions, refs, types []string
@@ -147,7 +152,8 @@ func loadBatch(ctx context.Context, conn *pgx.Conn, group []*pending) (map[outbo
 			ids = append(ids, string(id))
 		}
 		for k := range p.onceKeys() {
-			sessions, refs, types = append(sessions, string(k.session)), append(refs, string(k.ref)), append(types, string(k.typ))
+			sessions, refs, types = append(sessions, string(k.session)), append(refs, string(k.ref)), append(types,
+				string(k.typ))
 		}
 	}
 	b := &pgx.Batch{}
@@ -252,7 +258,8 @@ func eventArrays(group []*pending, rows map[outboard.SessionID]*row) []any {
 		for i := range p.events {
 			e := &p.events[i]
 			num := rows[e.Session].num
-			keys, nums, seqs, ats = append(keys, eventKey(num, e.Seq)), append(nums, num), append(seqs, e.Seq), append(ats, e.Time.UnixMicro())
+			keys, nums, seqs, ats = append(keys, eventKey(num, e.Seq)), append(nums, num), append(seqs,
+				e.Seq), append(ats, e.Time.UnixMicro())
 			ids, threads = append(ids, string(e.ID)), append(threads, string(e.Thread))
 			types, refs = append(types, string(e.Type)), append(refs, string(e.Ref))
 			data = append(data, e.Data)

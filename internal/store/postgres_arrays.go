@@ -7,10 +7,11 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// A group of commits goes to PostgreSQL as arrays, one for each column. The driver encodes an array element by element, finds out by
-// reflection how, and lets its buffer grow as it goes: every event was copied several times. Here an array is measured first, and
-// written in one go, in the binary format of PostgreSQL: the number of dimensions, whether there are nulls, the type of the elements,
-// how many they are, the index of the first, and then each behind its length.
+// A group of commits goes to PostgreSQL as arrays, one for each column. The driver encodes an array element by
+// element, finds out by reflection how, and lets its buffer grow as it goes: every event was copied several
+// times. Here an array is measured first, and written in one go, in the binary format of PostgreSQL: the number
+// of dimensions, whether there are nulls, the type of the elements, how many they are, the index of the first,
+// and then each behind its length.
 
 // encodeArrays makes a connection encode the arrays of groups that way.
 func encodeArrays(m *pgtype.Map) {

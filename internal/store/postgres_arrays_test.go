@@ -38,8 +38,8 @@ func TestArraysAreEncodedAsTheDriverDoes(t *testing.T) {
 	}
 }
 
-// TestAnArrayIsWrittenInOneGo: the events of a group are copied once on their way to PostgreSQL, into memory that was made for them.
-// The control is the driver's own way.
+// TestAnArrayIsWrittenInOneGo: the events of a group are copied once on their way to PostgreSQL, into memory
+// that was made for them. The control is the driver's own way.
 func TestAnArrayIsWrittenInOneGo(t *testing.T) {
 	events := make([][]byte, 32)
 	for i := range events {

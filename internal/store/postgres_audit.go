@@ -9,8 +9,8 @@ import (
 const insertAuditArraysSQL = insertAuditInto + `SELECT k.* FROM unnest(?::bigint[], ?::bigint[], ?::text[], ?::text[], ?::text[], ?::text[],
 	?::text[], ?::text[], ?::text[], ?::bytea[], ?::bytea[]) AS k`
 
-// The lock is taken by the statement itself, whose view of the table may then be older than the lock. What another process appended
-// in between is found all the same: its first number is ours.
+// The lock is taken by the statement itself, whose view of the table may then be older than the lock. What
+// another process appended in between is found all the same: its first number is ours.
 const quickAuditSQL = `WITH l AS MATERIALIZED (SELECT pg_advisory_xact_lock(?, hashtext(current_schema()))) ` + insertAuditArraysSQL + `, l
 	WHERE EXISTS (SELECT 1 FROM audit WHERE num = ? AND hashes = ?) AND NOT EXISTS (SELECT 1 FROM audit WHERE num > ?)
 	AND NOT EXISTS (SELECT 1 FROM unnest(?::text[], ?::bigint[]) AS m (id, head) LEFT JOIN sessions AS s ON s.id = m.id AND s.deleted_at = 0
@@ -28,13 +28,15 @@ func (d *postgresDialect) insertAudit(ctx context.Context, t tx, rows []auditRow
 }
 
 // quickAudit implements dialect: one round trip, where a transaction with a lock and a look takes five.
-func (d *postgresDialect) quickAudit(ctx context.Context, end auditTail, marks map[outboard.SessionID]int64, rows []auditRow) (bool, error) {
+func (d *postgresDialect) quickAudit(ctx context.Context, end auditTail, marks map[outboard.SessionID]int64,
+	rows []auditRow) (bool, error) {
 	num := end.tree.Size()
 	ids, heads := make([]string, 0, len(marks)), make([]int64, 0, len(marks))
 	for id, head := range marks {
 		ids, heads = append(ids, string(id)), append(heads, head)
 	}
-	tag, err := d.pool.Exec(ctx, quickAudit, append(append([]any{int32(auditLock)}, auditArrays(rows)...), num, end.hashes, num, ids, heads)...)
+	tag, err := d.pool.Exec(ctx, quickAudit, append(append([]any{int32(auditLock)}, auditArrays(rows)...), num,
+		end.hashes, num, ids, heads)...)
 	if d.unique(err) {
 		return false, nil
 	}

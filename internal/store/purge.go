@@ -12,14 +12,16 @@ const (
 	// tidyFirst and tidyEvery are when a process looks for what nobody needs any more.
 	tidyFirst = time.Minute
 	tidyEvery = time.Hour
-	// purgeGrace is how long a deleted session's rows stay: whoever was about to fork it, or one of its forks, has done so or failed.
+	// purgeGrace is how long a deleted session's rows stay: whoever was about to fork it, or one of its forks,
+	// has done so or failed.
 	purgeGrace = time.Hour
-	// purgePage is how many sessions are looked up at a time, purgeEvents how many events one transaction removes, since it holds the writer, and
-	// purgePause what others have between two sessions.
+	// purgePage is how many sessions are looked up at a time, purgeEvents how many events one transaction
+	// removes, since it holds the writer, and purgePause what others have between two sessions.
 	purgePage   = 100
 	purgeEvents = 500
 	purgePause  = 5 * time.Millisecond
-	// goneGrace is how long the row of a sandbox that was destroyed, or of a file that has expired, stays, for whoever asks what became of it.
+	// goneGrace is how long the row of a sandbox that was destroyed, or of a file that has expired, stays, for
+	// whoever asks what became of it.
 	goneGrace = 24 * time.Hour
 	// goneAtOnce is how many of those, and of counters that are over, one statement deletes.
 	goneAtOnce = 500
@@ -27,12 +29,13 @@ const (
 	ratesKept = 31 * 24 * time.Hour
 )
 
-// A session's log, policies and budget hold for its forks and theirs, deleted or not: it is purged when all of them are. One that was begun with
-// is finished.
+// A session's log, policies and budget hold for its forks and theirs, deleted or not: it is purged when all of
+// them are. One that was begun with is finished.
 const purgeableSQL = `deleted_at > 0 AND deleted_at <= ? AND purge < 2 AND (purge = 1 OR NOT EXISTS
 	(SELECT 1 FROM sessions AS f WHERE f.parent = sessions.id AND f.parent <> '' AND f.purge = 0))`
 
-const findPurgeableSQL = `SELECT num, id, head, shared FROM sessions WHERE ` + purgeableSQL + ` ORDER BY deleted_at LIMIT ?`
+const findPurgeableSQL = `SELECT num, id, head, shared FROM sessions WHERE ` + purgeableSQL +
+	` ORDER BY deleted_at LIMIT ?`
 
 const beginPurgeSQL = `UPDATE sessions SET purge = 1 WHERE num = ? AND ` + purgeableSQL
 
@@ -40,9 +43,9 @@ const purgeEventsSQL = `DELETE FROM events WHERE key > ? AND key <= ?`
 
 const endPurgeSQL = `UPDATE sessions SET purge = 2, title = '', metadata = '' WHERE num = ? AND purge = 1`
 
-// purgeByNumSQL and purgeByIDSQL remove what is left besides events: rows that name the session by its number, and by its id. Those of purgePageSQL
-// are found by reading the whole table, once for a page of sessions. Of the policies the newest row of all stays, whosever it is: the revision must
-// not go back.
+// purgeByNumSQL and purgeByIDSQL remove what is left besides events: rows that name the session by its number,
+// and by its id. Those of purgePageSQL are found by reading the whole table, once for a page of sessions. Of the
+// policies the newest row of all stays, whosever it is: the revision must not go back.
 var (
 	purgeByNumSQL = []string{
 		`DELETE FROM events WHERE session = ?`,
@@ -71,9 +74,9 @@ type doomed struct {
 	id                outboard.SessionID
 }
 
-// Purge removes the rows of sessions that were deleted before a time and that no fork needs any more: logs, configurations, approvals and
-// whatever else names them. It returns how many sessions that were. Several processes may do so at the same time; one that is killed is
-// continued by the next call.
+// Purge removes the rows of sessions that were deleted before a time and that no fork needs any more: logs,
+// configurations, approvals and whatever else names them. It returns how many sessions that were. Several
+// processes may do so at the same time; one that is killed is continued by the next call.
 func (s *Store) Purge(ctx context.Context, before time.Time) (n int, err error) {
 	for {
 		page, err := collect(ctx, s, "looking for deleted sessions", func(sc scanner) (d doomed, err error) {
@@ -107,8 +110,8 @@ func (s *Store) Purge(ctx context.Context, before time.Time) (n int, err error) 
 	}
 }
 
-// purge removes the rows of one session but for those of endPurge, and reports whether there was something to do. Its log goes in parts, since each
-// holds the writer.
+// purge removes the rows of one session but for those of endPurge, and reports whether there was something to
+// do. Its log goes in parts, since each holds the writer.
 func (s *Store) purge(ctx context.Context, d *doomed, before time.Time) (bool, error) {
 	var begun int64
 	err := s.update(ctx, "removing a deleted session", func(t tx) (err error) {
@@ -185,7 +188,8 @@ func (s *Store) TidyFiles(ctx context.Context, before time.Time) (int64, error) 
 	return s.tidyRows(ctx, "deleting files that have expired", findExpiredSQL, deleteExpiredSQL, before)
 }
 
-// TidySandboxes deletes rows of sandboxes that were destroyed before a time and belong to no living session, and returns how many.
+// TidySandboxes deletes rows of sandboxes that were destroyed before a time and belong to no living session, and
+// returns how many.
 func (s *Store) TidySandboxes(ctx context.Context, before time.Time) (int64, error) {
 	return s.tidyRows(ctx, "deleting rows of sandboxes that are gone", findGoneSQL, deleteGoneSQL, before)
 }

@@ -50,8 +50,8 @@ func count(t *testing.T, db *sql.DB, query string) (n int) {
 	return n
 }
 
-// Broken if what a deleted session said and did stays in the database, if a fork of it loses what it shares, the budget or the policy that holds
-// for it, or if another session loses anything.
+// Broken if what a deleted session said and did stays in the database, if a fork of it loses what it shares, the
+// budget or the policy that holds for it, or if another session loses anything.
 func TestPurge(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s := storetest.Open(t, cfg)
@@ -150,7 +150,8 @@ func TestPurge(t *testing.T) {
 	})
 }
 
-// Broken if of more deleted sessions than are looked up at a time something stays, one is counted twice, or a session that lives loses something.
+// Broken if of more deleted sessions than are looked up at a time something stays, one is counted twice, or a
+// session that lives loses something.
 func TestPurgeOfMany(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s := storetest.Open(t, cfg)
@@ -188,7 +189,8 @@ func TestTidyRows(t *testing.T) {
 		long, just := now.Add(-48*time.Hour), now.Add(-time.Minute)
 		put := func(id, state string, of outboard.SessionID, at time.Time) {
 			t.Helper()
-			if err := s.PutSandbox(t.Context(), outboard.Sandbox{ID: outboard.SandboxID(id), Session: of, Host: "h", State: state, CreatedAt: at, UpdatedAt: at}); err != nil {
+			if err := s.PutSandbox(t.Context(), outboard.Sandbox{ID: outboard.SandboxID(id), Session: of, Host: "h",
+				State: state, CreatedAt: at, UpdatedAt: at}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -205,13 +207,15 @@ func TestTidyRows(t *testing.T) {
 		if n, err := s.TidySandboxes(t.Context(), now.Add(-24*time.Hour)); err != nil || n != 1101 {
 			t.Errorf("%d rows deleted, %v", n, err)
 		}
-		for id, want := range map[outboard.SandboxID]bool{"old": false, "box7": false, "recent": true, "alive": true, "of a session": true} {
+		for id, want := range map[outboard.SandboxID]bool{"old": false, "box7": false, "recent": true, "alive": true,
+			"of a session": true} {
 			if _, err := s.Sandbox(t.Context(), id); (err == nil) != want {
 				t.Errorf("%s: %v", id, err)
 			}
 		}
 		for id, at := range map[outboard.FileID]time.Time{"file_over": long, "file_just": just, "file_always": {}} {
-			if err := s.PutFile(t.Context(), outboard.File{ID: id, Filename: "f", CreatedAt: long, ExpiresAt: at}); err != nil {
+			if err := s.PutFile(t.Context(), outboard.File{ID: id, Filename: "f", CreatedAt: long,
+				ExpiresAt: at}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -223,7 +227,8 @@ func TestTidyRows(t *testing.T) {
 				t.Errorf("%s: %v", id, err)
 			}
 		}
-		for key, start := range map[string]time.Time{"over": now.Add(-40 * 24 * time.Hour), "long": now.Add(-29 * 24 * time.Hour)} {
+		for key, start := range map[string]time.Time{"over": now.Add(-40 * 24 * time.Hour),
+			"long": now.Add(-29 * 24 * time.Hour)} {
 			if ok, err := s.TakeRate(t.Context(), key, start, 1); err != nil || !ok {
 				t.Fatal(ok, err)
 			}

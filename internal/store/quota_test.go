@@ -12,11 +12,13 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// Broken if callers that count at the same time all find room, a quota counts what is not alive, or the answer does not name the limit.
+// Broken if callers that count at the same time all find room, a quota counts what is not alive, or the answer
+// does not name the limit.
 func TestAddSandboxQuota(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		row := func() outboard.Sandbox {
-			return outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Environment: "env_1", Owner: "apikey_1",
+			return outboard.Sandbox{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox),
+				Environment: "env_1", Owner: "apikey_1",
 				Host: "h", State: "creating", CreatedAt: time.Now(), UpdatedAt: time.Now()}
 		}
 		var mu sync.Mutex
@@ -30,7 +32,9 @@ func TestAddSandboxQuota(t *testing.T) {
 					mu.Lock()
 					made = append(made, b)
 					mu.Unlock()
-				} else if outboard.KindOf(err) != outboard.Exhausted || !strings.Contains(err.Error(), "owner apikey_1 has 4 sandboxes alive, and may have 4 (sandbox.max_sandboxes_per_owner of the server's configuration)") {
+				} else if outboard.KindOf(err) != outboard.Exhausted ||
+					!strings.Contains(err.Error(), "owner apikey_1 has 4 sandboxes alive, and may have 4 "+
+						"(sandbox.max_sandboxes_per_owner of the server's configuration)") {
 					t.Errorf("refused: %v", err)
 				}
 			})
@@ -58,7 +62,8 @@ func TestAddSandboxQuota(t *testing.T) {
 		if err := errors.Join(person("apikey_3"), person("apikey_4")); err != nil {
 			t.Errorf("a person's two: %v", err)
 		}
-		if err := person("apikey_5"); err == nil || !strings.Contains(err.Error(), "owner user_1 has 2 sandboxes alive") {
+		if err := person("apikey_5"); err == nil || !strings.Contains(err.Error(),
+			"owner user_1 has 2 sandboxes alive") {
 			t.Errorf("a person's third, with a third key: %v", err)
 		}
 		moves := func(session outboard.SessionID, host string) error {
@@ -66,10 +71,12 @@ func TestAddSandboxQuota(t *testing.T) {
 			b.Environment, b.Owner, b.Session, b.Host = "env_3", "apikey_6", session, host
 			return s.AddSandbox(t.Context(), b, store.Quota{Environment: 2, Owner: 2})
 		}
-		if err := errors.Join(moves("sesn_1", "h"), moves("sesn_2", "h"), moves("sesn_1", "h2"), moves("sesn_2", "h2")); err != nil {
+		if err := errors.Join(moves("sesn_1", "h"), moves("sesn_2", "h"), moves("sesn_1", "h2"),
+			moves("sesn_2", "h2")); err != nil {
 			t.Errorf("sessions whose host is down go on on another one: %v", err)
 		}
-		if err := moves("sesn_3", "h2"); outboard.KindOf(err) != outboard.Exhausted || !strings.Contains(err.Error(), "has 2 sandboxes alive") {
+		if err := moves("sesn_3", "h2"); outboard.KindOf(err) != outboard.Exhausted ||
+			!strings.Contains(err.Error(), "has 2 sandboxes alive") {
 			t.Errorf("another session beside it: %v", err)
 		}
 		other := row()
@@ -81,7 +88,8 @@ func TestAddSandboxQuota(t *testing.T) {
 			false: "sandbox.max_sandboxes_per_environment of the server's configuration"} {
 			other.ID = row().ID
 			err := s.AddSandbox(t.Context(), other, store.Quota{Environment: 1, Own: own})
-			if want := "environment env_2 has 1 sandbox alive, and may have 1 (" + key + ")"; err == nil || err.Error() != want {
+			if want := "environment env_2 has 1 sandbox alive, and may have 1 (" + key + ")"; err == nil ||
+				err.Error() != want {
 				t.Errorf("a second one: %v, want %s", err, want)
 			}
 		}

@@ -32,8 +32,9 @@ func TestRareEventsHaveAnIndex(t *testing.T) {
 			index string
 			want  []int64
 		}{
-			"one":      {types(outboard.TypeSandboxLost), "events_rare", []int64{lost.Seq}},
-			"two":      {types(outboard.TypeContextCompacted, outboard.TypeSandboxLost), "events_rare", []int64{lost.Seq, failed.Seq}},
+			"one": {types(outboard.TypeSandboxLost), "events_rare", []int64{lost.Seq}},
+			"two": {types(outboard.TypeContextCompacted, outboard.TypeSandboxLost), "events_rare",
+				[]int64{lost.Seq, failed.Seq}},
 			"none":     {types(outboard.TypeTurnFailed), "events_rare", nil},
 			"inputs":   {types(outboard.TypeInputInterrupt), "events_inputs", nil},
 			"first":    {types(outboard.TypeSessionCreated), "events_rare", []int64{1}},
@@ -46,8 +47,10 @@ func TestRareEventsHaveAnIndex(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if c.index != "" && (!strings.Contains(plan, c.index) || strings.Contains(strings.ToLower(plan), "sort")) ||
-					c.index == "" && (strings.Contains(plan, "events_rare") || strings.Contains(plan, "events_inputs")) {
+				if c.index != "" && (!strings.Contains(plan, c.index) ||
+					strings.Contains(strings.ToLower(plan), "sort")) ||
+					c.index == "" && (strings.Contains(plan, "events_rare") ||
+						strings.Contains(plan, "events_inputs")) {
 					t.Errorf("%s, desc %v: want index %q:\n%s", name, desc, c.index, plan)
 				}
 				got, err := s.Events(t.Context(), id, q)

@@ -57,13 +57,15 @@ func (s *Store) page(ctx context.Context, l *log, after int64) ([]outboard.Event
 	return out, s.fail("reading events", rows.Err())
 }
 
-// pages yields the events after a position up to the head and returns the position reached; ok is false when the consumer
-// stopped or an error was yielded.
-func (s *Store) pages(ctx context.Context, l *log, after int64, yield func(outboard.Event, error) bool) (pos int64, ok bool) {
+// pages yields the events after a position up to the head and returns the position reached; ok is false when the
+// consumer stopped or an error was yielded.
+func (s *Store) pages(ctx context.Context, l *log, after int64,
+	yield func(outboard.Event, error) bool) (pos int64, ok bool) {
 	for after < l.head {
 		events, err := s.page(ctx, l, after)
 		if err == nil && len(events) == 0 {
-			err = outboard.Errorf(outboard.Internal, "session %s has no event %d, though its head is %d", l.id, after+1, l.head)
+			err = outboard.Errorf(outboard.Internal, "session %s has no event %d, though its head is %d", l.id, after+1,
+				l.head)
 		}
 		if err != nil {
 			yield(outboard.Event{}, err)
@@ -79,8 +81,8 @@ func (s *Store) pages(ctx context.Context, l *log, after int64, yield func(outbo
 	return after, true
 }
 
-// Read yields the session's events with seq > after, in order, up to the head at the time of the call; it pages and never
-// holds the whole log. No connection is held while the consumer works.
+// Read yields the session's events with seq > after, in order, up to the head at the time of the call; it pages
+// and never holds the whole log. No connection is held while the consumer works.
 func (s *Store) Read(ctx context.Context, id outboard.SessionID, after int64) iter.Seq2[outboard.Event, error] {
 	return func(yield func(outboard.Event, error) bool) {
 		l, err := s.lookup(ctx, id)
@@ -92,11 +94,12 @@ func (s *Store) Read(ctx context.Context, id outboard.SessionID, after int64) it
 	}
 }
 
-// isInput is the condition of the partial index events_inputs. A query that repeats it word for word may use that. It has no IN, of
-// which SQLite makes a table for each statement.
+// isInput is the condition of the partial index events_inputs. A query that repeats it word for word may use
+// that. It has no IN, of which SQLite makes a table for each statement.
 const isInput = `(type = 'input.message' OR type = 'input.system' OR type = 'input.interrupt' OR type = 'input.confirmation' OR type = 'input.tool_result')`
 
-// common are the types, inputs apart, of which nearly every turn has events: a list of them is found by reading along the log.
+// common are the types, inputs apart, of which nearly every turn has events: a list of them is found by reading
+// along the log.
 var common = []outboard.EventType{
 	outboard.TypeInputProcessed, outboard.TypeTurnStarted, outboard.TypeTurnEnded, outboard.TypeModelStarted, outboard.TypeModelFinished,
 	outboard.TypeAgentMessage, outboard.TypeAgentThinking, outboard.TypeCallRequested, outboard.TypeCallStarted, outboard.TypeCallFinished,
@@ -116,8 +119,8 @@ func (s *Store) Head(ctx context.Context, id outboard.SessionID) (head int64, er
 	return one(ctx, s, "session", id, scanCount, headSQL, string(id))
 }
 
-// HeadSeen returns the head of a session's log as this process last wrote or read it, and whether it knows one. Another process may have
-// appended since: what is decided by it is recorded with AuditWhile.
+// HeadSeen returns the head of a session's log as this process last wrote or read it, and whether it knows one.
+// Another process may have appended since: what is decided by it is recorded with AuditWhile.
 func (s *Store) HeadSeen(id outboard.SessionID) (head int64, ok bool) {
 	s.cache.mu.Lock()
 	defer s.cache.mu.Unlock()
@@ -258,7 +261,8 @@ func (s *Store) Event(ctx context.Context, id outboard.SessionID, ev outboard.Ev
 const aboutSQL = `SELECT session, ` + eventCols + ` FROM events WHERE ref = ? AND ref <> '' AND session IN (`
 
 // EventsAbout returns the events whose Ref is ref, in order.
-func (s *Store) EventsAbout(ctx context.Context, id outboard.SessionID, ref outboard.EventID) ([]outboard.Event, error) {
+func (s *Store) EventsAbout(ctx context.Context, id outboard.SessionID,
+	ref outboard.EventID) ([]outboard.Event, error) {
 	return s.owned(ctx, id, aboutSQL, string(ref), `) ORDER BY seq`)
 }
 
@@ -268,7 +272,8 @@ func (s *Store) owned(ctx context.Context, id outboard.SessionID, query, arg, ta
 	if err != nil {
 		return nil, err
 	}
-	rows, err := collect(ctx, s, "reading events", scanOwned, query+marks(len(l.parts))+tail, append([]any{arg}, l.nums()...)...)
+	rows, err := collect(ctx, s, "reading events", scanOwned, query+marks(len(l.parts))+tail,
+		append([]any{arg}, l.nums()...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -283,7 +288,8 @@ const waitingSQL = `SELECT ` + eventCols + ` FROM events AS e WHERE session = ? 
 	ORDER BY seq DESC
 	LIMIT (SELECT inbox + urgent FROM sessions WHERE num = ?)`
 
-// Waiting returns the inputs that no input.processed names yet, in order. What waited where a fork begins is not the fork's.
+// Waiting returns the inputs that no input.processed names yet, in order. What waited where a fork begins is not
+// the fork's.
 func (s *Store) Waiting(ctx context.Context, id outboard.SessionID) ([]outboard.Event, error) {
 	l, err := s.lookup(ctx, id)
 	if err != nil {

@@ -19,11 +19,13 @@ const lockKeySQL = `SELECT id FROM keys WHERE id = ?`
 const putRenewalSQL = `INSERT INTO login_renewals (key, until, key_id, sealed, claimed) VALUES (?, ?, ?, ?, 0)
 	ON CONFLICT (key) DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed`
 
-// PutLoginRenewal stores it, or its new value; Until stays what it was at first, and so does who is at it. That of a login which has ended
-// meanwhile becomes a Withdrawal at once. ErrRotated: it is sealed under a key that is no more, and must be sealed anew. NotFound if there is no such login.
+// PutLoginRenewal stores it, or its new value; Until stays what it was at first, and so does who is at it. That
+// of a login which has ended meanwhile becomes a Withdrawal at once. ErrRotated: it is sealed under a key that
+// is no more, and must be sealed anew. NotFound if there is no such login.
 func (s *Store) PutLoginRenewal(ctx context.Context, r LoginRenewal) error {
 	return s.update(ctx, "storing what a login is renewed with", func(t tx) error {
-		there, err := collectTx(ctx, t, scanKeyID, lockKeySQL+s.d.locking(false), string(r.Key)) // it ends before or after
+		// it ends before or after
+		there, err := collectTx(ctx, t, scanKeyID, lockKeySQL+s.d.locking(false), string(r.Key))
 		if err != nil {
 			return err
 		}
@@ -33,7 +35,8 @@ func (s *Store) PutLoginRenewal(ctx context.Context, r LoginRenewal) error {
 		if err := underKey(ctx, t, r.Key, r.Sealed); err != nil {
 			return err
 		}
-		if _, err := t.exec(ctx, putRenewalSQL, string(r.Key), micros(r.Until), r.Sealed.Key, append([]byte{}, r.Sealed.Data...)); err != nil {
+		if _, err := t.exec(ctx, putRenewalSQL, string(r.Key), micros(r.Until), r.Sealed.Key,
+			append([]byte{}, r.Sealed.Data...)); err != nil {
 			return err
 		}
 		return s.withdraw(ctx, t, "the login had ended", renewalEnded, string(r.Key))
@@ -57,8 +60,8 @@ func (s *Store) LoginRenewal(ctx context.Context, id outboard.KeyID) (LoginRenew
 
 const claimLoginSQL = `UPDATE login_renewals SET claimed = ? WHERE key = ? AND claimed < ?`
 
-// ClaimLoginRenewal reports whether the caller is the one who may renew a login, until a time. A provider may take a token that is used twice
-// for a stolen one.
+// ClaimLoginRenewal reports whether the caller is the one who may renew a login, until a time. A provider may
+// take a token that is used twice for a stolen one.
 func (s *Store) ClaimLoginRenewal(ctx context.Context, id outboard.KeyID, now, until time.Time) (won bool, err error) {
 	err = s.update(ctx, "claiming the renewal of a login", func(t tx) error {
 		n, err := t.exec(ctx, claimLoginSQL, micros(until), string(id), micros(now))

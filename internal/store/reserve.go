@@ -57,8 +57,10 @@ func (b *reserve) refuses(ctx context.Context) error {
 	if b == nil || !b.tight.Load() || removing(ctx) {
 		return nil
 	}
-	return outboard.Errorf(outboard.Unavailable, "the disk that holds %s is full, but for what is kept for removals", strings.TrimSuffix(b.path, reserveSuffix)).
-		WithCode(outboard.CodeDiskFull).WithHint(outboard.HintFullDisk).WithPublic("the disk that holds the database is full")
+	return outboard.Errorf(outboard.Unavailable, "the disk that holds %s is full, but for what is kept for removals",
+		strings.TrimSuffix(b.path, reserveSuffix)).
+		WithCode(outboard.CodeDiskFull).WithHint(outboard.HintFullDisk).
+		WithPublic("the disk that holds the database is full")
 }
 
 // drops reports whether a write that ended with err is worth another try, because the reserve was dropped for it.

@@ -12,7 +12,8 @@ const sandboxCols = `id, session, environment, owner, person, provider, host, ge
 func scanSandbox(sc scanner) (outboard.Sandbox, error) {
 	var b outboard.Sandbox
 	var created, updated int64
-	err := sc.Scan(&b.ID, &b.Session, &b.Environment, &b.Owner, &b.Person, &b.Provider, &b.Host, &b.Generation, &b.State, &b.Why, &b.Checkpoint,
+	err := sc.Scan(&b.ID, &b.Session, &b.Environment, &b.Owner, &b.Person, &b.Provider, &b.Host, &b.Generation,
+		&b.State, &b.Why, &b.Checkpoint,
 		&created, &updated)
 	b.CreatedAt, b.UpdatedAt = timeOf(created), timeOf(updated)
 	return b, err
@@ -30,13 +31,14 @@ func (s *Store) PutSandbox(ctx context.Context, b outboard.Sandbox) error {
 }
 
 func putSandbox(ctx context.Context, t tx, b outboard.Sandbox) error {
-	_, err := t.exec(ctx, putSandboxSQL, string(b.ID), string(b.Session), string(b.Environment), string(b.Owner), string(b.Person), b.Provider, b.Host,
+	_, err := t.exec(ctx, putSandboxSQL, string(b.ID), string(b.Session), string(b.Environment), string(b.Owner),
+		string(b.Person), b.Provider, b.Host,
 		b.Generation, b.State, b.Why, string(b.Checkpoint), micros(b.CreatedAt), micros(b.UpdatedAt))
 	return err
 }
 
-// Quota bounds the sandboxes of one environment and of one owner that are alive. An owner is a person, with all their keys, or a program's
-// key. 0 or less is no bound.
+// Quota bounds the sandboxes of one environment and of one owner that are alive. An owner is a person, with all
+// their keys, or a program's key. 0 or less is no bound.
 type Quota struct {
 	Environment, Owner int
 	Own                bool // Environment is what the environment says itself, not the server's configuration
@@ -56,24 +58,30 @@ func (q Quota) full(what, id string, alive int64, most int) error {
 	if alive == 1 {
 		noun = "sandbox"
 	}
-	return outboard.Errorf(outboard.Exhausted, "%s %s has %d %s alive, and may have %d (%s)", what, id, alive, noun, most, q.key(what)).
-		WithHint("outboard sandbox ls shows them and whether their host is there, outboard sandbox stop ends one and keeps its files")
+	return outboard.Errorf(outboard.Exhausted, "%s %s has %d %s alive, and may have %d (%s)", what, id, alive, noun,
+		most, q.key(what)).
+		WithHint("outboard sandbox ls shows them and whether their host is there, outboard sandbox stop ends one " +
+			"and keeps its files")
 }
 
 const lockQuotaSQL = `INSERT INTO quotas (name) VALUES (?) ON CONFLICT (name) DO UPDATE SET name = excluded.name`
 
-// A session has one sandbox. Other rows of it are what it left behind, on hosts that may be down: they must not keep it, or others, from going on, so
-// it counts once, and for itself not at all.
+// A session has one sandbox. Other rows of it are what it left behind, on hosts that may be down: they must not
+// keep it, or others, from going on, so it counts once, and for itself not at all.
 const countAlive = `SELECT count(DISTINCT CASE WHEN session = '' THEN id ELSE session END)`
 
-const countEnvironmentSQL = countAlive + ` FROM sandboxes WHERE environment = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
+const countEnvironmentSQL = countAlive +
+	` FROM sandboxes WHERE environment = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
 
-const countOwnerSQL = countAlive + ` FROM sandboxes WHERE owner = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
+const countOwnerSQL = countAlive +
+	` FROM sandboxes WHERE owner = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
 
-const countPersonSQL = countAlive + ` FROM sandboxes WHERE person = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
+const countPersonSQL = countAlive +
+	` FROM sandboxes WHERE person = ? AND state IN ('creating', 'live', 'stopping') AND (session = '' OR session <> ?)`
 
-// AddSandbox inserts a sandbox that is about to be made, if there is room for one more beside those of others: what a session has left behind does
-// not count. Exhausted, with the limit's name, if not: of any number of callers at the same time, no more than there is room for succeed.
+// AddSandbox inserts a sandbox that is about to be made, if there is room for one more beside those of others:
+// what a session has left behind does not count. Exhausted, with the limit's name, if not: of any number of
+// callers at the same time, no more than there is room for succeed.
 func (s *Store) AddSandbox(ctx context.Context, b outboard.Sandbox, q Quota) error {
 	owner, countOwner := string(b.Owner), countOwnerSQL
 	if b.Person != "" {
@@ -83,7 +91,8 @@ func (s *Store) AddSandbox(ctx context.Context, b outboard.Sandbox, q Quota) err
 		for _, l := range []struct {
 			what, id, count string
 			most            int
-		}{{"environment", string(b.Environment), countEnvironmentSQL, q.Environment}, {"owner", owner, countOwner, q.Owner}} {
+		}{{"environment", string(b.Environment), countEnvironmentSQL, q.Environment}, {"owner", owner, countOwner,
+			q.Owner}} {
 			if l.most <= 0 || l.id == "" {
 				continue
 			}
@@ -109,7 +118,8 @@ func (s *Store) Sandbox(ctx context.Context, id outboard.SandboxID) (outboard.Sa
 	return one(ctx, s, "sandbox", id, scanSandbox, sandboxSQL, string(id))
 }
 
-// Sandboxes returns the rows of a host that are not destroyed, oldest first; host "" means all hosts, session "" all sessions.
+// Sandboxes returns the rows of a host that are not destroyed, oldest first; host "" means all hosts, session ""
+// all sessions.
 func (s *Store) Sandboxes(ctx context.Context, host string, session outboard.SessionID) ([]outboard.Sandbox, error) {
 	w := where{conds: []string{`state <> 'destroyed'`}}
 	if host != "" {
@@ -138,14 +148,16 @@ const insertCheckpointSQL = `INSERT INTO checkpoints (` + insertedCheckpointCols
 
 // checkpointArgs are the values of insertCheckpointSQL.
 func checkpointArgs(k *outboard.Checkpoint, session outboard.SessionID, seq int64) []any {
-	return []any{string(k.ID), string(session), seq, string(k.Call), string(k.Parent), k.Depth, k.Delta.Digest, k.Delta.Size,
+	return []any{string(k.ID), string(session), seq, string(k.Call), string(k.Parent), k.Depth, k.Delta.Digest,
+		k.Delta.Size,
 		micros(k.CreatedAt), string(k.Prior), k.Host, micros(k.DurableAt)}
 }
 
 func scanCheckpoint(sc scanner) (outboard.Checkpoint, error) {
 	var k outboard.Checkpoint
 	var created, durable, thinned int64
-	err := sc.Scan(&k.ID, &k.Session, &k.Seq, &k.Call, &k.Parent, &k.Depth, &k.Delta.Digest, &k.Delta.Size, &created, &k.Prior, &k.Host,
+	err := sc.Scan(&k.ID, &k.Session, &k.Seq, &k.Call, &k.Parent, &k.Depth, &k.Delta.Digest, &k.Delta.Size, &created,
+		&k.Prior, &k.Host,
 		&durable, &thinned)
 	k.CreatedAt, k.DurableAt = timeOf(created), timeOf(durable)
 	if thinned > 0 {
@@ -161,9 +173,11 @@ func (s *Store) Checkpoint(ctx context.Context, id outboard.CheckpointID) (outbo
 	return one(ctx, s, "checkpoint", id, scanCheckpoint, checkpointSQL, string(id))
 }
 
-const checkpointsSQL = `SELECT ` + checkpointCols + ` FROM checkpoints WHERE session = ? AND seq <= ? ORDER BY seq, created_at`
+const checkpointsSQL = `SELECT ` + checkpointCols +
+	` FROM checkpoints WHERE session = ? AND seq <= ? ORDER BY seq, created_at`
 
-// Checkpoints returns a session's checkpoints, oldest first. A fork has those of its ancestors from before it, under their names.
+// Checkpoints returns a session's checkpoints, oldest first. A fork has those of its ancestors from before it,
+// under their names.
 func (s *Store) Checkpoints(ctx context.Context, session outboard.SessionID) ([]outboard.Checkpoint, error) {
 	l, err := s.lookup(ctx, session)
 	if err != nil {
@@ -180,7 +194,8 @@ func (s *Store) Checkpoints(ctx context.Context, session outboard.SessionID) ([]
 	return out, nil
 }
 
-const localCheckpointsSQL = `SELECT ` + checkpointCols + ` FROM checkpoints WHERE host = ? AND host <> '' ORDER BY created_at, id LIMIT 1000`
+const localCheckpointsSQL = `SELECT ` + checkpointCols +
+	` FROM checkpoints WHERE host = ? AND host <> '' ORDER BY created_at, id LIMIT 1000`
 
 // LocalCheckpoints returns the checkpoints that a host has still to make durable, oldest first, at most 1000.
 func (s *Store) LocalCheckpoints(ctx context.Context, host string) ([]outboard.Checkpoint, error) {
@@ -190,10 +205,11 @@ func (s *Store) LocalCheckpoints(ctx context.Context, host string) ([]outboard.C
 const settleCheckpointSQL = `UPDATE checkpoints SET host = '', parent = CASE WHEN parent = ? THEN parent ELSE '' END,
 	digest = ?, size = ?, durable_at = ? WHERE id = ? AND host <> ''`
 
-// SettleCheckpoint says that a host's checkpoint is durable as delta on top of parent ("" = delta is everything, whatever the row said
-// so far), or, with a delta without a digest, that it never will be: its layers are gone or, where the delta has a size, it is larger
-// than that. It changes a checkpoint once; later calls do nothing.
-func (s *Store) SettleCheckpoint(ctx context.Context, id, parent outboard.CheckpointID, delta outboard.BlobRef, at time.Time) error {
+// SettleCheckpoint says that a host's checkpoint is durable as delta on top of parent ("" = delta is everything,
+// whatever the row said so far), or, with a delta without a digest, that it never will be: its layers are gone
+// or, where the delta has a size, it is larger than that. It changes a checkpoint once; later calls do nothing.
+func (s *Store) SettleCheckpoint(ctx context.Context, id, parent outboard.CheckpointID, delta outboard.BlobRef,
+	at time.Time) error {
 	durable := int64(0)
 	if delta.Digest != "" {
 		durable = micros(at)
@@ -222,7 +238,8 @@ func (s *Store) AwaitDurable(ctx context.Context, id outboard.CheckpointID) (out
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return k, outboard.Errorf(outboard.Unavailable, "checkpoint %s is not durable yet: host %s has it", id, k.Host)
+			return k, outboard.Errorf(outboard.Unavailable, "checkpoint %s is not durable yet: host %s has it", id,
+				k.Host)
 		}
 	}
 }

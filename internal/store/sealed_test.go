@@ -24,7 +24,8 @@ func sealUnder(t *testing.T, s *store.Store, key string) {
 // reseal makes a data key the default organization's, after fn has had what is sealed.
 func reseal(ctx context.Context, s *store.Store, key string, fn func(*store.SealedValue) bool) error {
 	return s.EditVaults(ctx, "default", true, func(st store.VaultState) (store.VaultEdit, error) {
-		e := store.VaultEdit{Key: outboard.VaultKey{ID: key, Wrapping: outboard.Raw(`{}`), Wrapped: []byte{9}, Sequence: st.Key.Sequence + 1, Tag: []byte{8}}}
+		e := store.VaultEdit{Key: outboard.VaultKey{ID: key, Wrapping: outboard.Raw(`{}`), Wrapped: []byte{9},
+			Sequence: st.Key.Sequence + 1, Tag: []byte{8}}}
 		for _, v := range st.Values {
 			if fn(&v) {
 				e.Values = append(e.Values, v)
@@ -77,8 +78,8 @@ func TestSealedTables(t *testing.T) {
 	})
 }
 
-// Fails if a key is given up while something is sealed under it, if what is written at the same time is sealed under the key that goes, or if
-// another organization's rows change.
+// Fails if a key is given up while something is sealed under it, if what is written at the same time is sealed
+// under the key that goes, or if another organization's rows change.
 func TestReseal(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		ctx, now := t.Context(), s.Now().UTC().Truncate(time.Microsecond)
@@ -90,10 +91,12 @@ func TestReseal(t *testing.T) {
 		}
 		sealUnder(t, s, "k0")
 		renewal := func(id outboard.KeyID, key, data string) store.LoginRenewal {
-			return store.LoginRenewal{Key: id, Until: now.Add(time.Hour), Sealed: outboard.Sealed{Key: key, Data: []byte(data)}}
+			return store.LoginRenewal{Key: id, Until: now.Add(time.Hour),
+				Sealed: outboard.Sealed{Key: key, Data: []byte(data)}}
 		}
 		for _, id := range []outboard.KeyID{"apikey_a", "apikey_b"} {
-			must(s.PutKey(ctx, outboard.Key{ID: id, Hash: string(id), Kind: outboard.KeyLogin, Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg, CreatedAt: now, ExpiresAt: now.Add(time.Hour)}))
+			must(s.PutKey(ctx, outboard.Key{ID: id, Hash: string(id), Kind: outboard.KeyLogin,
+				Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg, CreatedAt: now, ExpiresAt: now.Add(time.Hour)}))
 			must(s.PutLoginRenewal(ctx, renewal(id, "k0", "of "+string(id))))
 		}
 		must(second(s.RevokeKey(ctx, "apikey_b", now)))
@@ -107,17 +110,21 @@ func TestReseal(t *testing.T) {
 		if err := reseal(ctx, s, "k1", forgets); err == nil || outboard.KindOf(err) != outboard.Internal {
 			t.Errorf("with a row that stays: %v", err)
 		}
-		if !slices.Equal(met, []string{"login_renewals apikey_a login apikey_a", "login_withdrawals apikey_b login apikey_b"}) {
+		if !slices.Equal(met, []string{"login_renewals apikey_a login apikey_a",
+			"login_withdrawals apikey_b login apikey_b"}) {
 			t.Errorf("read %q", met)
 		}
-		if r, err := s.LoginRenewal(ctx, "apikey_a"); err != nil || r.Sealed.Key != "k0" || string(r.Sealed.Data) != "of apikey_a" {
+		if r, err := s.LoginRenewal(ctx, "apikey_a"); err != nil || r.Sealed.Key != "k0" ||
+			string(r.Sealed.Data) != "of apikey_a" {
 			t.Errorf("after a refused rotation: %+v, %v", r, err)
 		}
 		must(reseal(ctx, s, "k1", func(v *store.SealedValue) bool { forgets(v); return true }))
-		if r, err := s.LoginRenewal(ctx, "apikey_a"); err != nil || r.Sealed.Key != "k1" || string(r.Sealed.Data) != "new apikey_a" || !r.Until.Equal(now.Add(time.Hour)) {
+		if r, err := s.LoginRenewal(ctx, "apikey_a"); err != nil || r.Sealed.Key != "k1" ||
+			string(r.Sealed.Data) != "new apikey_a" || !r.Until.Equal(now.Add(time.Hour)) {
 			t.Errorf("after a rotation: %+v, %v", r, err)
 		}
-		if w, err := s.Withdrawal(ctx, "apikey_b"); err != nil || w.Sealed.Key != "k1" || string(w.Sealed.Data) != "new apikey_b" || w.Tries != 0 {
+		if w, err := s.Withdrawal(ctx, "apikey_b"); err != nil || w.Sealed.Key != "k1" ||
+			string(w.Sealed.Data) != "new apikey_b" || w.Tries != 0 {
 			t.Errorf("on its way back: %+v, %v", w, err)
 		}
 		mustBe(t, s.PutLoginRenewal(ctx, renewal("apikey_a", "k0", "late")), store.ErrRotated)
@@ -127,8 +134,8 @@ func TestReseal(t *testing.T) {
 	})
 }
 
-// Fails if a rotation and what goes on beside it lose a token: what is written, or moves from one table to the other, between the moment
-// when the rotation reads and the one when it writes.
+// Fails if a rotation and what goes on beside it lose a token: what is written, or moves from one table to the
+// other, between the moment when the rotation reads and the one when it writes.
 func TestResealBesides(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		s, other := storetest.Open(t, cfg), storetest.Open(t, cfg)
@@ -138,8 +145,10 @@ func TestResealBesides(t *testing.T) {
 		for i := range 12 {
 			id := outboard.KeyID("apikey_" + string(rune('a'+i)))
 			ids = append(ids, id)
-			if err := errors.Join(s.PutKey(ctx, outboard.Key{ID: id, Hash: string(id), Kind: outboard.KeyLogin, Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg, CreatedAt: now, ExpiresAt: now.Add(time.Hour)}),
-				s.PutLoginRenewal(ctx, store.LoginRenewal{Key: id, Until: now.Add(time.Hour), Sealed: outboard.Sealed{Key: key, Data: []byte("0")}})); err != nil {
+			if err := errors.Join(s.PutKey(ctx, outboard.Key{ID: id, Hash: string(id), Kind: outboard.KeyLogin,
+				Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg, CreatedAt: now, ExpiresAt: now.Add(time.Hour)}),
+				s.PutLoginRenewal(ctx, store.LoginRenewal{Key: id, Until: now.Add(time.Hour),
+					Sealed: outboard.Sealed{Key: key, Data: []byte("0")}})); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -147,7 +156,8 @@ func TestResealBesides(t *testing.T) {
 			for range 100 {
 				k, err := other.VaultKey(ctx, "default")
 				if err == nil {
-					err = other.PutLoginRenewal(ctx, store.LoginRenewal{Key: id, Until: now.Add(time.Hour), Sealed: outboard.Sealed{Key: k.ID, Data: []byte(data)}})
+					err = other.PutLoginRenewal(ctx, store.LoginRenewal{Key: id, Until: now.Add(time.Hour),
+						Sealed: outboard.Sealed{Key: k.ID, Data: []byte(data)}})
 				}
 				if err == nil {
 					return true
@@ -163,7 +173,8 @@ func TestResealBesides(t *testing.T) {
 		wg.Go(func() {
 			for i := range 8 {
 				next := "k" + string(rune('1'+i))
-				if err := reseal(ctx, s, next, func(v *store.SealedValue) bool { v.Sealed.Key = next; return true }); err != nil {
+				if err := reseal(ctx, s, next,
+					func(v *store.SealedValue) bool { v.Sealed.Key = next; return true }); err != nil {
 					t.Error(err)
 				}
 				key = next

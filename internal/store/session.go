@@ -21,9 +21,10 @@ const insertSessionSQL = `INSERT INTO sessions (id, thread, head, last_at, updat
 
 const insertConfigSQL = `INSERT INTO session_configs (session, config) VALUES (?, ?)`
 
-// CreateSession inserts header and config and appends the first events, all in one transaction. It returns the header after
-// them. Conflict if the id exists.
-func (s *Store) CreateSession(ctx context.Context, h outboard.Header, cfg outboard.SessionConfig, events ...outboard.Event) (outboard.Header, error) {
+// CreateSession inserts header and config and appends the first events, all in one transaction. It returns the
+// header after them. Conflict if the id exists.
+func (s *Store) CreateSession(ctx context.Context, h outboard.Header, cfg outboard.SessionConfig,
+	events ...outboard.Event) (outboard.Header, error) {
 	c := Commit{Session: h.ID, Expect: h.Head, Events: events}
 	if err := c.check(); err != nil {
 		return h, err
@@ -65,7 +66,8 @@ func newRow(h outboard.Header, now time.Time) *row {
 // insert writes a new session with its config and first events.
 func (r *row) insert(ctx context.Context, t tx, cfg outboard.SessionConfig, events []outboard.Event) error {
 	args := append([]any{string(r.ID), string(r.Thread)}, r.headerArgs()...)
-	args = append(args, string(r.AgentID), r.AgentVersion, string(r.EnvironmentID), micros(r.CreatedAt), r.Epoch, string(r.Worker), string(r.Org), string(r.User))
+	args = append(args, string(r.AgentID), r.AgentVersion, string(r.EnvironmentID), micros(r.CreatedAt), r.Epoch,
+		string(r.Worker), string(r.Org), string(r.User))
 	if err := t.queryRow(ctx, insertSessionSQL, args...).Scan(&r.num); err != nil {
 		return err
 	}
@@ -73,7 +75,8 @@ func (r *row) insert(ctx context.Context, t tx, cfg outboard.SessionConfig, even
 		return err
 	}
 	if cfg.Budget > 0 {
-		b := outboard.Budget{Scope: outboard.BudgetSession, Target: string(r.ID), Org: r.Org, Limit: outboard.Spend{Cost: cfg.Budget}}
+		b := outboard.Budget{Scope: outboard.BudgetSession, Target: string(r.ID), Org: r.Org,
+			Limit: outboard.Spend{Cost: cfg.Budget}}
 		if _, err := t.exec(ctx, putBudgetSQL, putBudgetArgs(&b, micros(r.CreatedAt))...); err != nil {
 			return err
 		}
@@ -134,7 +137,8 @@ func orgText(org outboard.OrgID) string {
 	return string(org)
 }
 
-// SessionFilter selects sessions, newest first (created_at, id) unless Asc. Cursor is the id of the last one of the page before.
+// SessionFilter selects sessions, newest first (created_at, id) unless Asc. Cursor is the id of the last one of
+// the page before.
 type SessionFilter struct {
 	Org             outboard.OrgID // "" = of all
 	Phases          []outboard.Phase
@@ -173,7 +177,8 @@ func (s *Store) Sessions(ctx context.Context, f SessionFilter) ([]outboard.Heade
 		return nil, err
 	}
 	query := `SELECT ` + headerCols + ` FROM sessions` + w.String() + order("created_at, id", f.Asc) + ` LIMIT ?`
-	rows, err := collect(ctx, s, "listing sessions", scanHeader, query, append(w.args, limitOr(f.Limit, defaultPage))...)
+	rows, err := collect(ctx, s, "listing sessions", scanHeader, query,
+		append(w.args, limitOr(f.Limit, defaultPage))...)
 	out := make([]outboard.Header, len(rows))
 	for i, r := range rows {
 		out[i] = r.Header
@@ -208,8 +213,8 @@ func (w *where) String() string {
 	return ` WHERE ` + strings.Join(w.conds, ` AND `)
 }
 
-// cursor adds the condition that a list ordered by (created_at, id) goes on after the row with this id. The row may have been
-// archived or hidden since; it only has to exist.
+// cursor adds the condition that a list ordered by (created_at, id) goes on after the row with this id. The row
+// may have been archived or hidden since; it only has to exist.
 func (s *Store) cursor(ctx context.Context, w *where, table, id string, asc bool) error {
 	if id == "" {
 		return nil
@@ -238,8 +243,8 @@ const hideSessionSQL = `UPDATE sessions SET deleted_at = ?, worker = '', ready_a
 
 const deleteFilesSQL = `DELETE FROM files WHERE session = ?`
 
-// DeleteSession hides the session and everything of it for good. Its log and what else names it are removed later, by Purge, since forks may
-// read them. Rows of its sandboxes stay until fleet has destroyed the machines.
+// DeleteSession hides the session and everything of it for good. Its log and what else names it are removed
+// later, by Purge, since forks may read them. Rows of its sandboxes stay until fleet has destroyed the machines.
 func (s *Store) DeleteSession(ctx context.Context, id outboard.SessionID) error {
 	now := micros(s.now())
 	err := s.update(ctx, "deleting session", func(t tx) error {

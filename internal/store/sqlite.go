@@ -47,7 +47,8 @@ type sqliteDialect struct {
 
 	raw                 *rawConn // what commits use of the writing connection; nil before the first
 	hotReads, hotWrites map[string]*sql.Stmt
-	quickAudits         [2][quickRows]*sql.Stmt // without and with marks, by the length of the group; nil = none has come yet
+	// without and with marks, by the length of the group; nil = none has come yet
+	quickAudits [2][quickRows]*sql.Stmt
 
 	mu      sync.Mutex
 	version int64 // PRAGMA data_version of the writing connection at the last call of changed
@@ -129,7 +130,8 @@ func (d *sqliteDialect) ping(ctx context.Context) error {
 // trigger see the DELETE inside an INSERT OR REPLACE.
 func (d *sqliteDialect) dsn(lock string, busy time.Duration, pragmas ...string) string {
 	q := url.Values{"_txlock": {lock}, "_pragma": append([]string{
-		fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()), "foreign_keys(1)", "recursive_triggers(1)", "temp_store(MEMORY)",
+		fmt.Sprintf("busy_timeout(%d)",
+			busy.Milliseconds()), "foreign_keys(1)", "recursive_triggers(1)", "temp_store(MEMORY)",
 	}, pragmas...)}
 	if d.vfs != "" {
 		q.Set("vfs", d.vfs)
@@ -157,9 +159,11 @@ func (d *sqliteDialect) locking(bool) string                         { return ""
 func (d *sqliteDialect) lockSchema(context.Context, *sql.Tx) error   { return nil } // the transaction is immediate
 func (d *sqliteDialect) lockAudit(context.Context, *sql.Tx) error    { return nil } // likewise
 func (d *sqliteDialect) lockPolicies(context.Context, *sql.Tx) error { return nil }
-func (d *sqliteDialect) again(error) bool                            { return false } // one writer at a time loses to nobody
-func (d *sqliteDialect) ring(map[outboard.SessionID]*row)            {}               // others look at data_version
-func (d *sqliteDialect) start(context.Context, *Store)               {}
+
+// one writer at a time loses to nobody
+func (d *sqliteDialect) again(error) bool                 { return false }
+func (d *sqliteDialect) ring(map[outboard.SessionID]*row) {} // others look at data_version
+func (d *sqliteDialect) start(context.Context, *Store)    {}
 
 // explain implements dialect.
 func (d *sqliteDialect) explain(err error) *outboard.Error {
@@ -178,17 +182,22 @@ func (d *sqliteDialect) explainCode(code int, err error) *outboard.Error {
 	switch code & 0xff {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
 		return outboard.Errorf(outboard.Unavailable, "database %s is locked by another process", d.path).
-			WithHint("end the program that holds it open, then try again").WithPublic("the database is locked by another process")
+			WithHint("end the program that holds it open, then try again").
+			WithPublic("the database is locked by another process")
 	case sqlite3.SQLITE_FULL:
-		return outboard.Errorf(outboard.Unavailable, "the disk that holds %s is full", d.path).WithCode(outboard.CodeDiskFull).
+		return outboard.Errorf(outboard.Unavailable, "the disk that holds %s is full", d.path).
+			WithCode(outboard.CodeDiskFull).
 			WithHint(outboard.HintFullDisk).WithPublic("the disk that holds the database is full")
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
 		return outboard.Errorf(outboard.Unavailable, "database %s cannot be written: %v", d.path, err).
-			WithHint("check the owner and the permissions of the file and its directory").WithPublic("the database cannot be written")
+			WithHint("check the owner and the permissions of the file and its directory").
+			WithPublic("the database cannot be written")
 	case sqlite3.SQLITE_IOERR:
-		return outboard.Errorf(outboard.Unavailable, "the disk that holds %s fails: %v", d.path, err).WithPublic("the disk that holds the database fails")
+		return outboard.Errorf(outboard.Unavailable, "the disk that holds %s fails: %v", d.path, err).
+			WithPublic("the disk that holds the database fails")
 	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
-		return outboard.Errorf(outboard.Invalid, "%s is not an Outboard database, or it is damaged: %v", d.path, err).WithPublic("the database is damaged")
+		return outboard.Errorf(outboard.Invalid, "%s is not an Outboard database, or it is damaged: %v", d.path, err).
+			WithPublic("the database is damaged")
 	}
 	return nil
 }

@@ -20,18 +20,22 @@ const updateHeadSQL = `UPDATE sessions SET head = ?, last_at = ?, updated_at = ?
 // updateCourseSQL is for the steps of a turn but its first and its last: it leaves the indexes of the queue alone.
 const updateCourseSQL = `UPDATE sessions SET ` + setCourse + `, cost = ?` + unchanged
 
-const updateAllSQL = `UPDATE sessions SET ` + setHeader + `, worker = CASE ? WHEN 1 THEN ? ELSE worker END, epoch = epoch + ?` + unchanged
+const updateAllSQL = `UPDATE sessions SET ` + setHeader +
+	`, worker = CASE ? WHEN 1 THEN ? ELSE worker END, epoch = epoch + ?` + unchanged
 
 const onceSQL = `SELECT 1 FROM events WHERE session = ? AND ref = ? AND type = ? AND ref <> ''`
 
 // commit implements dialect.
-func (d *sqliteDialect) commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, k *taking, now time.Time) (map[outboard.SessionID]*row, error) {
-	ctx = context.WithoutCancel(ctx) // the driver starts a goroutine per statement to watch one that can end; a file needs none
+func (d *sqliteDialect) commit(ctx context.Context, group []*pending, known map[outboard.SessionID]*row, k *taking,
+	now time.Time) (map[outboard.SessionID]*row, error) {
+	// the driver starts a goroutine per statement to watch one that can end; a file needs none
+	ctx = context.WithoutCancel(ctx)
 	return known, d.transact(ctx, func(c *rawConn) error { return d.writeGroup(ctx, c, group, known, k, now) })
 }
 
 // writeGroup is commit within the transaction.
-func (d *sqliteDialect) writeGroup(ctx context.Context, c *rawConn, group []*pending, known map[outboard.SessionID]*row, k *taking, now time.Time) error {
+func (d *sqliteDialect) writeGroup(ctx context.Context, c *rawConn, group []*pending, known map[outboard.SessionID]*row,
+	k *taking, now time.Time) error {
 	cached := len(known) > 0
 	taken, err := d.load(ctx, c, group, known)
 	if err != nil {
@@ -66,11 +70,12 @@ func (d *sqliteDialect) writeGroup(ctx context.Context, c *rawConn, group []*pen
 	return nil
 }
 
-// insertRows are how many events one statement inserts, the most first: to run a statement costs about as much as a row.
+// insertRows are how many events one statement inserts, the most first: to run a statement costs about as much
+// as a row.
 var insertRows = [...]int{16, 4, 3, 2, 1}
 
-// insertsSQL are the statements for them. A statement that fails ends the transaction, so that it need not be undone by itself: SQLite
-// would copy each page that it changes for that.
+// insertsSQL are the statements for them. A statement that fails ends the transaction, so that it need not be
+// undone by itself: SQLite would copy each page that it changes for that.
 var insertsSQL = func() (out [len(insertRows)]string) {
 	for i, n := range insertRows {
 		out[i] = strings.Replace(insertEventSQL, "INSERT", "INSERT OR FAIL", 1) + strings.Repeat(", "+eventValues, n-1)
@@ -79,7 +84,8 @@ var insertsSQL = func() (out [len(insertRows)]string) {
 }()
 
 // insertEvents inserts the events of a group.
-func (d *sqliteDialect) insertEvents(ctx context.Context, c *rawConn, group []*pending, known map[outboard.SessionID]*row) error {
+func (d *sqliteDialect) insertEvents(ctx context.Context, c *rawConn, group []*pending,
+	known map[outboard.SessionID]*row) error {
 	var args []any
 	for _, p := range group {
 		if p.err != nil {
@@ -109,7 +115,8 @@ func (d *sqliteDialect) writeHeaders(ctx context.Context, c *rawConn, rows map[o
 		query, args := updateHeadSQL, []any{r.Head, micros(r.LastAt), micros(r.UpdatedAt)}
 		switch {
 		case r.placed:
-			query, args = updateAllSQL, append(r.headerArgs(), flag(r.released || r.claimed), string(r.Worker), flag(r.claimed))
+			query, args = updateAllSQL, append(r.headerArgs(), flag(r.released || r.claimed), string(r.Worker),
+				flag(r.claimed))
 		case r.full:
 			query, args = updateCourseSQL, append(r.courseArgs(), int64(r.Usage.Cost))
 		}
@@ -125,7 +132,8 @@ func (d *sqliteDialect) writeHeaders(ctx context.Context, c *rawConn, rows map[o
 }
 
 // load adds the headers that lack, and returns which of the group's once-only events exist already.
-func (d *sqliteDialect) load(ctx context.Context, c *rawConn, group []*pending, rows map[outboard.SessionID]*row) (map[onceKey]bool, error) {
+func (d *sqliteDialect) load(ctx context.Context, c *rawConn, group []*pending,
+	rows map[outboard.SessionID]*row) (map[onceKey]bool, error) {
 	taken, fresh := map[onceKey]bool{}, map[outboard.SessionID]bool{}
 	for _, p := range group {
 		id := p.commit.Session

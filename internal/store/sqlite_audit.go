@@ -9,8 +9,9 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// quickRows is the longest group that one statement appends. A longer one shares its transaction among so many that the statements
-// around it do not matter; each length is a statement of its own, compiled when the first group of it comes.
+// quickRows is the longest group that one statement appends. A longer one shares its transaction among so many
+// that the statements around it do not matter; each length is a statement of its own, compiled when the first
+// group of it comes.
 const quickRows = 64
 
 const auditValues = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
@@ -23,7 +24,8 @@ const quickAuditMarks = ` AND NOT EXISTS (SELECT 1 FROM json_each(?) AS m LEFT J
 	WHERE s.head IS NOT m.value)`
 
 func quickAuditOf(rows int, marks bool) string {
-	q := insertAuditInto + `SELECT * FROM (VALUES ` + auditValues + strings.Repeat(", "+auditValues, rows-1) + `)` + quickAuditWhere
+	q := insertAuditInto + `SELECT * FROM (VALUES ` + auditValues + strings.Repeat(", "+auditValues, rows-1) + `)` +
+		quickAuditWhere
 	if marks {
 		q += quickAuditMarks
 	}
@@ -42,9 +44,10 @@ func (d *sqliteDialect) insertAudit(ctx context.Context, t tx, rows []auditRow) 
 	return nil
 }
 
-// quickAudit implements dialect. A statement outside a transaction is one: it takes the lock, looks, writes and commits in a single
-// call, where a transaction is four of them, with a goroutine that watches it.
-func (d *sqliteDialect) quickAudit(ctx context.Context, end auditTail, marks map[outboard.SessionID]int64, rows []auditRow) (bool, error) {
+// quickAudit implements dialect. A statement outside a transaction is one: it takes the lock, looks, writes and
+// commits in a single call, where a transaction is four of them, with a goroutine that watches it.
+func (d *sqliteDialect) quickAudit(ctx context.Context, end auditTail, marks map[outboard.SessionID]int64,
+	rows []auditRow) (bool, error) {
 	if len(rows) > quickRows {
 		return false, nil
 	}
@@ -76,7 +79,8 @@ func (d *sqliteDialect) quickAudit(ctx context.Context, end auditTail, marks map
 	return n == int64(len(rows)), err
 }
 
-// quickAuditFor returns the statement for a group of n. Only the writer of audit records calls it, of whom there is one.
+// quickAuditFor returns the statement for a group of n. Only the writer of audit records calls it, of whom there
+// is one.
 func (d *sqliteDialect) quickAuditFor(ctx context.Context, n int, marks bool) (_ *sql.Stmt, err error) {
 	st := &d.quickAudits[0][n-1]
 	if marks {
@@ -91,5 +95,6 @@ func (d *sqliteDialect) quickAuditFor(ctx context.Context, n int, marks bool) (_
 // auditArgs appends the values of a row, in the order of its columns.
 func auditArgs(args []any, row *auditRow) []any {
 	r := row.record
-	return append(args, r.Num, micros(r.At), r.Org, r.Actor, r.Action, r.Resource, r.Decision, r.Rule, string(r.Detail), row.proof, row.hashes)
+	return append(args, r.Num, micros(r.At), r.Org, r.Actor, r.Action, r.Resource, r.Decision, r.Rule, string(r.Detail),
+		row.proof, row.hashes)
 }

@@ -8,16 +8,18 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// SQLite writes a page to its write-ahead log in two pieces, each with a call of the system, and a usual commit is six pages. What it
-// writes to a log that it has synced before is held here instead, and written in one piece when it syncs: nobody else reads a commit
-// before that, and whatever else SQLite does with the file writes first what is held.
+// SQLite writes a page to its write-ahead log in two pieces, each with a call of the system, and a usual commit
+// is six pages. What it writes to a log that it has synced before is held here instead, and written in one piece
+// when it syncs: nobody else reads a commit before that, and whatever else SQLite does with the file writes
+// first what is held.
 
 const (
 	// maxHeld bounds what is held of one log; a larger commit is written in pieces of this size.
 	maxHeld = 1 << 20
-	// aheadOfLog is by how much a log that has grown is grown further, with zeros. To overwrite what is there takes the disk about half
-	// as long as to make a file longer (270 µs instead of 440 for a commit of 56 KiB on ext4), and blocks that were only
-	// reserved are as slow as new ones. SQLite reads a log up to the first frame that is not valid.
+	// aheadOfLog is by how much a log that has grown is grown further, with zeros. To overwrite what is there
+	// takes the disk about half as long as to make a file longer (270 µs instead of 440 for a commit of 56 KiB
+	// on ext4), and blocks that were only reserved are as slow as new ones. SQLite reads a log up to the first
+	// frame that is not valid.
 	aheadOfLog = 1 << 20
 )
 
@@ -26,8 +28,8 @@ var zeros [aheadOfLog]byte
 // walWrite writes to a write-ahead log. Only tests replace it.
 var walWrite = unix.Pwrite
 
-// walWriteSync writes to a write-ahead log and makes what it wrote durable, in one call: about a tenth less time than two take, and a
-// fifth less of the processor's. Only tests replace it.
+// walWriteSync writes to a write-ahead log and makes what it wrote durable, in one call: about a tenth less time
+// than two take, and a fifth less of the processor's. Only tests replace it.
 var walWriteSync = func(fd int, b []byte, off int64) (int, error) {
 	return unix.Pwritev2(fd, [][]byte{b}, off, unix.RWF_DSYNC)
 }
@@ -78,7 +80,8 @@ func (l *heldLog) write() int32 {
 	return sqlite3.SQLITE_OK
 }
 
-// growAhead makes a log that has grown since its last sync longer than it need be. Where there is no room nothing is lost by it.
+// growAhead makes a log that has grown since its last sync longer than it need be. Where there is no room
+// nothing is lost by it.
 func (l *heldLog) growAhead() {
 	var st unix.Stat_t
 	if unix.Fstat(l.fd, &st) != nil || st.Size == l.size {
@@ -103,8 +106,8 @@ func writeHeld(_ *libc.TLS, file, data uintptr, n int32, off int64) int32 {
 	return sqlite3.SQLITE_OK
 }
 
-// writeSync writes what is held and makes it durable in one call. false says that this is not the way, or only a part went it: what is
-// still held has to be written, and all be synced. A file that grows is left to growAhead.
+// writeSync writes what is held and makes it durable in one call. false says that this is not the way, or only a
+// part went it: what is still held has to be written, and all be synced. A file that grows is left to growAhead.
 func (l *heldLog) writeSync() (done bool, rc int32) {
 	if l.apart || l.loose || len(l.held) == 0 || l.at+int64(len(l.held)) > l.size {
 		return false, sqlite3.SQLITE_OK

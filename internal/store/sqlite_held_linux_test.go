@@ -15,8 +15,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// If what is held of the log does not reach the file before it is synced, or another connection sees less than what was committed,
-// events are lost. The commits here are smaller and larger than what is held, and some are refused halfway.
+// If what is held of the log does not reach the file before it is synced, or another connection sees less than
+// what was committed, events are lost. The commits here are smaller and larger than what is held, and some are
+// refused halfway.
 func TestHeldLogIsWhole(t *testing.T) {
 	cfg := store.Config{Path: filepath.Join(t.TempDir(), "held.db")}
 	s := storetest.Open(t, cfg)
@@ -55,8 +56,8 @@ func TestHeldLogIsWhole(t *testing.T) {
 	}
 }
 
-// A file that a process left behind when it was killed, zeros at its end included, must open to what was committed. The copy is such
-// a file.
+// A file that a process left behind when it was killed, zeros at its end included, must open to what was
+// committed. The copy is such a file.
 func TestLogThatWasGrownAheadOpens(t *testing.T) {
 	dir := t.TempDir()
 	s := storetest.Open(t, store.Config{Path: filepath.Join(dir, "ahead.db")})
@@ -123,7 +124,8 @@ func integrity(t *testing.T, path string) (answer string) {
 	return answer
 }
 
-// What the call that writes and syncs does not do has to be done by the two that it stands for, or a commit is told of that is lost.
+// What the call that writes and syncs does not do has to be done by the two that it stands for, or a commit is
+// told of that is lost.
 func TestWriteAndSyncInOneCall(t *testing.T) {
 	short := func(fd int, b []byte, off int64) (int, error) { return unix.Pwrite(fd, b[:len(b)/2], off) }
 	for name, both := range map[string]func(fd int, b []byte, off int64) (int, error){

@@ -6,10 +6,11 @@ import (
 	"errors"
 )
 
-// hotReads and hotWrites are the statements outside a commit that a turn runs: compiling one of them takes SQLite several times as
-// long as running it.
+// hotReads and hotWrites are the statements outside a commit that a turn runs: compiling one of them takes
+// SQLite several times as long as running it.
 var (
-	hotReads  = []string{headSQL, lookupSQL, pageSQL, claimableSQL, nextTimerSQL, checkpointSQL, loadHeaderSQL, budgetsOverSQL, anyBudgetSQL}
+	hotReads = []string{headSQL, lookupSQL, pageSQL, claimableSQL, nextTimerSQL, checkpointSQL, loadHeaderSQL,
+		budgetsOverSQL, anyBudgetSQL}
 	hotWrites = []string{expiredSQL, liveSQL, pickReadySQL + claimSQL, auditLastSQL, insertAuditSQL, headSQL}
 )
 

@@ -10,15 +10,17 @@ import (
 	"reflect"
 )
 
-// A commit is a handful of statements that take SQLite microseconds each. database/sql compiles BEGIN and COMMIT anew for every
-// transaction, and gives each statement a lock, a result and a converted copy of its arguments: in a turn that was a tenth of the
-// server's work. So a commit uses the writing connection itself, with statements that stay compiled.
+// A commit is a handful of statements that take SQLite microseconds each. database/sql compiles BEGIN and COMMIT
+// anew for every transaction, and gives each statement a lock, a result and a converted copy of its arguments:
+// in a turn that was a tenth of the server's work. So a commit uses the writing connection itself, with
+// statements that stay compiled.
 
 const (
 	beginSQL    = "BEGIN IMMEDIATE"
 	commitSQL   = "COMMIT"
 	rollbackSQL = "ROLLBACK"
-	// maxRawStmts bounds the compiled statements. The texts of a commit are few; those with lists of many lengths are compiled each time.
+	// maxRawStmts bounds the compiled statements. The texts of a commit are few; those with lists of many
+	// lengths are compiled each time.
 	maxRawStmts = 64
 )
 
@@ -60,8 +62,8 @@ func (d *sqliteDialect) onWriter(ctx context.Context, f func(*rawConn) error) er
 	})
 }
 
-// transact runs f in a write transaction and commits it, waiting up to lockWait for a transaction of another process to end. f runs
-// once at most. After an error nothing was written.
+// transact runs f in a write transaction and commits it, waiting up to lockWait for a transaction of another
+// process to end. f runs once at most. After an error nothing was written.
 func (d *sqliteDialect) transact(ctx context.Context, f func(*rawConn) error) error {
 	var failed error
 	err := retryLocked(ctx, d, func() error {
@@ -84,8 +86,8 @@ func (d *sqliteDialect) transact(ctx context.Context, f func(*rawConn) error) er
 	return err
 }
 
-// rollback ends the transaction that failed, unless SQLite has ended it by itself, as it does when a disk fails: then another can
-// begin. A connection of which neither is true is not used again.
+// rollback ends the transaction that failed, unless SQLite has ended it by itself, as it does when a disk fails:
+// then another can begin. A connection of which neither is true is not used again.
 func (c *rawConn) rollback(ctx context.Context) error {
 	if _, err := c.exec(ctx, rollbackSQL); err == nil {
 		return nil

@@ -12,10 +12,10 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// SQLite calls fsync(2) for every commit, which writes the inode's times to the file system's journal along with the data. A commit
-// needs the data, and of the metadata only what leads to it (the size, where the file grew): fdatasync(2) promises just that. So the
-// database is opened through a VFS that is SQLite's own but for the write-ahead log: how it is synced, and that what
-// was written to it since is written at once.
+// SQLite calls fsync(2) for every commit, which writes the inode's times to the file system's journal along with
+// the data. A commit needs the data, and of the metadata only what leads to it (the size, where the file grew):
+// fdatasync(2) promises just that. So the database is opened through a VFS that is SQLite's own but for the
+// write-ahead log: how it is synced, and that what was written to it since is written at once.
 
 // syncVFS is the VFS's name.
 const syncVFS = "outboard-fdatasync"
@@ -66,8 +66,10 @@ var vfs = sync.OnceValues(func() (string, error) {
 
 // openSynced is xOpen: SQLite's own, and then the methods of a write-ahead log are ours.
 func openSynced(tls *libc.TLS, vfs, name, file uintptr, flags int32, outFlags uintptr) int32 {
-	open := getFunc[func(*libc.TLS, uintptr, uintptr, uintptr, int32, uintptr) int32](at[sqlite3.Tsqlite3_vfs](registered.base).FxOpen)
-	if rc := open(tls, vfs, name, file, flags, outFlags); rc != sqlite3.SQLITE_OK || flags&sqlite3.SQLITE_OPEN_WAL == 0 {
+	open := getFunc[func(*libc.TLS, uintptr, uintptr, uintptr, int32,
+		uintptr) int32](at[sqlite3.Tsqlite3_vfs](registered.base).FxOpen)
+	if rc := open(tls, vfs, name, file, flags, outFlags); rc != sqlite3.SQLITE_OK ||
+		flags&sqlite3.SQLITE_OPEN_WAL == 0 {
 		return rc
 	}
 	f := at[sqlite3.Tsqlite3_file](file)
@@ -105,7 +107,8 @@ func methodsOver(tls *libc.TLS, base uintptr) *walMethods {
 	return m
 }
 
-// syncFirst is xSync of a log that this connection has not synced yet: SQLite's own, which for a new file makes its name durable too.
+// syncFirst is xSync of a log that this connection has not synced yet: SQLite's own, which for a new file makes
+// its name durable too.
 func syncFirst(tls *libc.TLS, file uintptr, flags int32) int32 {
 	f := at[sqlite3.Tsqlite3_file](file)
 	registered.mu.Lock()
@@ -134,7 +137,8 @@ func clone[T any](tls *libc.TLS, p uintptr) (uintptr, error) {
 // at is a pointer of SQLite's as one of Go's. What it points to is not Go memory.
 func at[T any](p uintptr) *T { return *(**T)(unsafe.Pointer(&p)) }
 
-// setFunc stores a Go function where SQLite has a function pointer; getFunc is the way back. Only functions without a closure.
+// setFunc stores a Go function where SQLite has a function pointer; getFunc is the way back. Only functions
+// without a closure.
 func setFunc[F any](p *uintptr, f F) { *(*F)(unsafe.Pointer(p)) = f }
 
 func getFunc[F any](p uintptr) F { return *(*F)(unsafe.Pointer(&p)) }

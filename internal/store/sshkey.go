@@ -13,7 +13,8 @@ func scanSSHKey(sc scanner) (outboard.SSHKey, error) {
 	var k outboard.SSHKey
 	var created, expires, revoked int64
 	var scopes string
-	err := sc.Scan(&k.ID, &k.Org, &k.User, &k.Key, &k.Name, &k.Public, &k.Fingerprint, &k.Role, &scopes, &created, &expires, &revoked)
+	err := sc.Scan(&k.ID, &k.Org, &k.User, &k.Key, &k.Name, &k.Public, &k.Fingerprint, &k.Role, &scopes, &created,
+		&expires, &revoked)
 	if err != nil {
 		return k, err
 	}
@@ -26,7 +27,8 @@ const insertSSHKeySQL = `INSERT INTO ssh_keys (` + sshKeyCols + `) VALUES (?, ?,
 // AddSSHKey inserts a public key. ErrDuplicate if its holder has it already.
 func (s *Store) AddSSHKey(ctx context.Context, k outboard.SSHKey) error {
 	return s.update(ctx, "storing an SSH key", func(t tx) error {
-		_, err := t.exec(ctx, insertSSHKeySQL, string(k.ID), orgText(k.Org), string(k.User), string(k.Key), k.Name, k.Public, k.Fingerprint,
+		_, err := t.exec(ctx, insertSSHKeySQL, string(k.ID), orgText(k.Org), string(k.User), string(k.Key), k.Name,
+			k.Public, k.Fingerprint,
 			k.Role, jsonText(k.Scopes), micros(k.CreatedAt), micros(k.ExpiresAt), micros(k.RevokedAt))
 		if s.d.unique(err) {
 			return ErrDuplicate
@@ -45,10 +47,11 @@ func (s *Store) SSHKey(ctx context.Context, id outboard.SSHKeyID) (outboard.SSHK
 // MaxSSHHolders bounds the holders of one public key that are looked at when somebody shows it.
 const MaxSSHHolders = 100
 
-const sshKeysBySQL = `SELECT ` + sshKeyCols + ` FROM ssh_keys WHERE org = ? AND fingerprint = ? AND revoked_at = 0 ORDER BY created_at, id LIMIT ?`
+const sshKeysBySQL = `SELECT ` + sshKeyCols +
+	` FROM ssh_keys WHERE org = ? AND fingerprint = ? AND revoked_at = 0 ORDER BY created_at, id LIMIT ?`
 
-// SSHKeysBy returns the rows of an organization with a public key that are not revoked, oldest first. Whether one is over is the
-// caller's to look at.
+// SSHKeysBy returns the rows of an organization with a public key that are not revoked, oldest first. Whether
+// one is over is the caller's to look at.
 func (s *Store) SSHKeysBy(ctx context.Context, org outboard.OrgID, fingerprint string) ([]outboard.SSHKey, error) {
 	return collect(ctx, s, "reading SSH keys", scanSSHKey, sshKeysBySQL, orgText(org), fingerprint, MaxSSHHolders)
 }
@@ -59,7 +62,8 @@ func (s *Store) SSHKeys(ctx context.Context, p Page) ([]outboard.SSHKey, error) 
 }
 
 // SSHKeysOf is SSHKeys of a person, and of the holder of a key.
-func (s *Store) SSHKeysOf(ctx context.Context, p Page, person outboard.UserID, key outboard.KeyID) ([]outboard.SSHKey, error) {
+func (s *Store) SSHKeysOf(ctx context.Context, p Page, person outboard.UserID,
+	key outboard.KeyID) ([]outboard.SSHKey, error) {
 	return s.sshKeys(ctx, p, func(w *where) {
 		w.add(`(holder = ? AND holder <> '' OR person = ? AND person <> '')`, string(key), string(person))
 	})

@@ -12,11 +12,13 @@ import (
 const (
 	// MaxTemplates bounds the templates of an organization.
 	MaxTemplates = 1000
-	// MaxTemplateBuilds bounds the builds of one template that are not over, so that a client in a loop cannot queue up work.
+	// MaxTemplateBuilds bounds the builds of one template that are not over, so that a client in a loop cannot
+	// queue up work.
 	MaxTemplateBuilds = 10
 	// keptBuilds is how many builds of a template that failed, or were never begun, stay to be looked at.
 	keptBuilds = 20
-	// MaxTemplateFiles bounds the uploads that are remembered for one template; the oldest is forgotten and asked for again.
+	// MaxTemplateFiles bounds the uploads that are remembered for one template; the oldest is forgotten and
+	// asked for again.
 	MaxTemplateFiles = 1000
 )
 
@@ -40,9 +42,10 @@ func scanTemplateBuild(sc scanner) (outboard.TemplateBuild, error) {
 	return scanIn(sc, func(b *outboard.TemplateBuild) *outboard.OrgID { return &b.Org })
 }
 
-// AddTemplateBuild inserts a build of the template of m's name, which is m itself when there is none yet, and returns the template.
-// Exhausted when there are too many of either. Builds that failed long ago are removed.
-func (s *Store) AddTemplateBuild(ctx context.Context, m outboard.Template, b outboard.TemplateBuild) (outboard.Template, error) {
+// AddTemplateBuild inserts a build of the template of m's name, which is m itself when there is none yet, and
+// returns the template. Exhausted when there are too many of either. Builds that failed long ago are removed.
+func (s *Store) AddTemplateBuild(ctx context.Context, m outboard.Template,
+	b outboard.TemplateBuild) (outboard.Template, error) {
 	out := m
 	err := s.update(ctx, "storing template", func(t tx) error {
 		out = m
@@ -60,13 +63,15 @@ func (s *Store) AddTemplateBuild(ctx context.Context, m outboard.Template, b out
 			return err
 		}
 		if n[0] >= MaxTemplateBuilds {
-			return outboard.Errorf(outboard.Exhausted, "%d builds of template %s are going on, and no more may", n[0], m.Name)
+			return outboard.Errorf(outboard.Exhausted, "%d builds of template %s are going on, and no more may", n[0],
+				m.Name)
 		}
 		if err := dropOldBuilds(ctx, t, out.ID); err != nil {
 			return err
 		}
 		b.Template = out.ID
-		_, err = t.exec(ctx, insertTemplateBuildSQL, string(b.ID), string(b.Template), orgText(m.Org), b.Host, string(b.State), micros(b.CreatedAt), mustJSON(b))
+		_, err = t.exec(ctx, insertTemplateBuildSQL, string(b.ID), string(b.Template), orgText(m.Org), b.Host,
+			string(b.State), micros(b.CreatedAt), mustJSON(b))
 		return err
 	})
 	return out, err
@@ -78,7 +83,8 @@ func insertTemplate(ctx context.Context, t tx, m outboard.Template) error {
 		return err
 	}
 	if n[0] >= MaxTemplates {
-		return outboard.Errorf(outboard.Exhausted, "there are %d templates, and no more may be", n[0]).WithHint("outboard template ls; outboard template rm NAME")
+		return outboard.Errorf(outboard.Exhausted, "there are %d templates, and no more may be", n[0]).
+			WithHint("outboard template ls; outboard template rm NAME")
 	}
 	_, err = t.exec(ctx, insertTemplateSQL, string(m.ID), orgText(m.Org), m.Name, micros(m.CreatedAt), mustJSON(m))
 	if t.s.d.unique(err) {
@@ -134,9 +140,10 @@ const lockTemplateSQL = `SELECT body, org FROM templates WHERE id = ?`
 
 const updateTemplateSQL = `UPDATE templates SET deleted_at = ?, body = ? WHERE id = ?`
 
-// ChangeTemplate changes a template by a function of its newest row, which may run more than once, and returns the result. NotFound when
-// it was deleted meanwhile; an error of change changes nothing.
-func (s *Store) ChangeTemplate(ctx context.Context, id outboard.TemplateID, change func(*outboard.Template) error) (outboard.Template, error) {
+// ChangeTemplate changes a template by a function of its newest row, which may run more than once, and returns
+// the result. NotFound when it was deleted meanwhile; an error of change changes nothing.
+func (s *Store) ChangeTemplate(ctx context.Context, id outboard.TemplateID,
+	change func(*outboard.Template) error) (outboard.Template, error) {
 	var m outboard.Template
 	err := s.update(ctx, "changing template", func(t tx) (err error) {
 		m, err = changeTemplate(ctx, t, id, change)
@@ -145,7 +152,8 @@ func (s *Store) ChangeTemplate(ctx context.Context, id outboard.TemplateID, chan
 	return m, err
 }
 
-func changeTemplate(ctx context.Context, t tx, id outboard.TemplateID, change func(*outboard.Template) error) (outboard.Template, error) {
+func changeTemplate(ctx context.Context, t tx, id outboard.TemplateID,
+	change func(*outboard.Template) error) (outboard.Template, error) {
 	list, err := collectTx(ctx, t, scanTemplate, lockTemplateSQL+t.s.d.locking(false), string(id))
 	if err != nil {
 		return outboard.Template{}, err
@@ -171,7 +179,8 @@ func (s *Store) TemplateBuild(ctx context.Context, id outboard.TemplateBuildID) 
 const templateBuildsSQL = `SELECT body, org FROM template_builds WHERE template = ? ORDER BY created_at DESC, id DESC LIMIT ?`
 
 // TemplateBuilds returns the newest builds of a template, newest first.
-func (s *Store) TemplateBuilds(ctx context.Context, id outboard.TemplateID, most int) ([]outboard.TemplateBuild, error) {
+func (s *Store) TemplateBuilds(ctx context.Context, id outboard.TemplateID,
+	most int) ([]outboard.TemplateBuild, error) {
 	return collect(ctx, s, "listing builds", scanTemplateBuild, templateBuildsSQL, string(id), most)
 }
 
@@ -185,9 +194,10 @@ func (s *Store) OpenTemplateBuilds(ctx context.Context, host string) ([]outboard
 
 const updateTemplateBuildSQL = `UPDATE template_builds SET host = ?, state = ?, body = ? WHERE id = ?`
 
-// ChangeTemplateBuild changes a build by a function of its newest row, which may run more than once. When it becomes ready by that, its
-// tags mean it from the same moment on, unless its template was deleted.
-func (s *Store) ChangeTemplateBuild(ctx context.Context, id outboard.TemplateBuildID, change func(*outboard.TemplateBuild) error) (outboard.TemplateBuild, error) {
+// ChangeTemplateBuild changes a build by a function of its newest row, which may run more than once. When it
+// becomes ready by that, its tags mean it from the same moment on, unless its template was deleted.
+func (s *Store) ChangeTemplateBuild(ctx context.Context, id outboard.TemplateBuildID,
+	change func(*outboard.TemplateBuild) error) (outboard.TemplateBuild, error) {
 	var b outboard.TemplateBuild
 	err := s.update(ctx, "changing build", func(t tx) error {
 		list, err := collectTx(ctx, t, scanTemplateBuild, templateBuildSQL+s.d.locking(false), string(id))
@@ -254,11 +264,14 @@ func (s *Store) TaggedBuilds(ctx context.Context) ([]outboard.TemplateBuild, err
 
 const insertLineSQL = `INSERT INTO template_logs (build, n, at, level, step, message) VALUES (?, ?, ?, ?, ?, ?)`
 
-// LogTemplateBuild adds lines to the log of a build, the first of which has the number from. Only who builds it writes it.
-func (s *Store) LogTemplateBuild(ctx context.Context, id outboard.TemplateBuildID, from int, lines []outboard.TemplateLine) error {
+// LogTemplateBuild adds lines to the log of a build, the first of which has the number from. Only who builds it
+// writes it.
+func (s *Store) LogTemplateBuild(ctx context.Context, id outboard.TemplateBuildID, from int,
+	lines []outboard.TemplateLine) error {
 	return s.update(ctx, "storing the log of a build", func(t tx) error {
 		for i, l := range lines {
-			if _, err := t.exec(ctx, insertLineSQL, string(id), from+i, micros(l.At), l.Level, l.Step, l.Message); err != nil {
+			if _, err := t.exec(ctx, insertLineSQL, string(id), from+i, micros(l.At), l.Level, l.Step,
+				l.Message); err != nil {
 				return err
 			}
 		}
@@ -269,7 +282,8 @@ func (s *Store) LogTemplateBuild(ctx context.Context, id outboard.TemplateBuildI
 const logSQL = `SELECT at, level, step, message FROM template_logs WHERE build = ? AND n >= ? ORDER BY n LIMIT ?`
 
 // TemplateLog returns lines of the log of a build from a number on.
-func (s *Store) TemplateLog(ctx context.Context, id outboard.TemplateBuildID, from, most int) ([]outboard.TemplateLine, error) {
+func (s *Store) TemplateLog(ctx context.Context, id outboard.TemplateBuildID, from,
+	most int) ([]outboard.TemplateLine, error) {
 	return collect(ctx, s, "reading the log of a build", scanLine, logSQL, string(id), from, most)
 }
 
@@ -298,7 +312,8 @@ const dropFileHashesSQL = `DELETE FROM template_files WHERE template = ? AND has
 	(SELECT hash FROM template_files WHERE template = ? ORDER BY created_at DESC, hash LIMIT 1000 OFFSET ?)`
 
 // PutTemplateFile remembers what was uploaded for a template under a name of its client's.
-func (s *Store) PutTemplateFile(ctx context.Context, id outboard.TemplateID, hash string, ref outboard.BlobRef, at time.Time) error {
+func (s *Store) PutTemplateFile(ctx context.Context, id outboard.TemplateID, hash string, ref outboard.BlobRef,
+	at time.Time) error {
 	return s.update(ctx, "storing an upload", func(t tx) error {
 		if _, err := t.exec(ctx, putFileHashSQL, string(id), hash, ref.Digest, ref.Size, micros(at)); err != nil {
 			return err
@@ -312,6 +327,7 @@ const fileHashSQL = `SELECT digest, size FROM template_files WHERE template = ? 
 
 // TemplateFile returns what was uploaded for a template. NotFound if nothing was.
 func (s *Store) TemplateFile(ctx context.Context, id outboard.TemplateID, hash string) (outboard.BlobRef, error) {
-	return one(ctx, s, "upload", hash, func(sc scanner) (r outboard.BlobRef, err error) { return r, sc.Scan(&r.Digest, &r.Size) },
+	return one(ctx, s, "upload", hash,
+		func(sc scanner) (r outboard.BlobRef, err error) { return r, sc.Scan(&r.Digest, &r.Size) },
 		fileHashSQL, string(id), hash)
 }

@@ -12,10 +12,13 @@ import (
 )
 
 // newBuild adds a build of a template of an organization and returns both.
-func newBuild(t *testing.T, s *store.Store, org outboard.OrgID, name string, tags ...string) (outboard.Template, outboard.TemplateBuild) {
+func newBuild(t *testing.T, s *store.Store, org outboard.OrgID, name string,
+	tags ...string) (outboard.Template, outboard.TemplateBuild) {
 	t.Helper()
-	b := outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), State: outboard.TemplateWaiting, Tags: tags, CreatedAt: now(), Org: org}
-	m, err := s.AddTemplateBuild(t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: name, CreatedAt: now(), Org: org}, b)
+	b := outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), State: outboard.TemplateWaiting, Tags: tags,
+		CreatedAt: now(), Org: org}
+	m, err := s.AddTemplateBuild(t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: name,
+		CreatedAt: now(), Org: org}, b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,8 +42,8 @@ func finish(t *testing.T, s *store.Store, id outboard.TemplateBuildID, layers ..
 	}
 }
 
-// If this failed, a tag could mean a build that is not ready, a name could be two templates or another organization's, or the layers of a
-// build that a tag means could be removed.
+// If this failed, a tag could mean a build that is not ready, a name could be two templates or another
+// organization's, or the layers of a build that a tag means could be removed.
 func TestTemplates(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		m, b := newBuild(t, s, "org_1", "web", "default", "v1")
@@ -67,7 +70,8 @@ func TestTemplates(t *testing.T) {
 		if _, err := s.Template(t.Context(), "org_2", string(m.ID)); outboard.KindOf(err) != outboard.NotFound {
 			t.Errorf("another organization's is found: %v", err)
 		}
-		if _, err := s.ChangeTemplate(t.Context(), m.ID, func(m *outboard.Template) error { m.DeletedAt = now(); return nil }); err != nil {
+		if _, err := s.ChangeTemplate(t.Context(), m.ID,
+			func(m *outboard.Template) error { m.DeletedAt = now(); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if list, err := s.Templates(t.Context(), "org_1"); err != nil || len(list) != 0 {
@@ -82,18 +86,21 @@ func TestTemplates(t *testing.T) {
 	})
 }
 
-// If this failed, a build's log would lose lines or show them twice, builds that nobody ended would not be found, or a client in a loop
-// could fill the database.
+// If this failed, a build's log would lose lines or show them twice, builds that nobody ended would not be
+// found, or a client in a loop could fill the database.
 func TestTemplateBuilds(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		m, b := newBuild(t, s, "org_1", "web")
 		for from := range 3 {
-			if err := s.LogTemplateBuild(t.Context(), b.ID, from*2, []outboard.TemplateLine{{At: now(), Level: "info", Message: fmt.Sprint(from * 2)}, {At: now(), Level: "info", Step: 1, Message: fmt.Sprint(from*2 + 1)}}); err != nil {
+			if err := s.LogTemplateBuild(t.Context(), b.ID, from*2,
+				[]outboard.TemplateLine{{At: now(), Level: "info", Message: fmt.Sprint(from * 2)},
+					{At: now(), Level: "info", Step: 1, Message: fmt.Sprint(from*2 + 1)}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		lines, err := s.TemplateLog(t.Context(), b.ID, 3, 2)
-		if n, nerr := s.TemplateLines(t.Context(), b.ID); err != nil || nerr != nil || n != 6 || len(lines) != 2 || lines[0].Message != "3" || lines[0].Step != 1 || lines[1].Message != "4" {
+		if n, nerr := s.TemplateLines(t.Context(), b.ID); err != nil || nerr != nil || n != 6 || len(lines) != 2 ||
+			lines[0].Message != "3" || lines[0].Step != 1 || lines[1].Message != "4" {
 			t.Errorf("%d lines, %+v, %v, %v", n, lines, err, nerr)
 		}
 		begin := func(id outboard.TemplateBuildID) {
@@ -116,7 +123,8 @@ func TestTemplateBuilds(t *testing.T) {
 			_, b := newBuild(t, s, "org_1", "web")
 			begin(b.ID)
 		}
-		_, err = s.AddTemplateBuild(t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: "web", Org: "org_1"},
+		_, err = s.AddTemplateBuild(t.Context(), outboard.Template{ID: outboard.NewTemplateID(), Name: "web",
+			Org: "org_1"},
 			outboard.TemplateBuild{ID: outboard.NewTemplateBuildID(), State: outboard.TemplateWaiting})
 		mustKind(t, err, outboard.Exhausted, "builds of template web")
 		ref := outboard.BlobRef{Digest: "d", Size: 3}
@@ -132,7 +140,8 @@ func TestTemplateBuilds(t *testing.T) {
 	})
 }
 
-// If this failed, every server would read all builds that there ever were twice a minute, to find those that are open on its host.
+// If this failed, every server would read all builds that there ever were twice a minute, to find those that are
+// open on its host.
 func TestOpenTemplateBuildsByIndex(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		if _, err := s.Exec(t.Context(), manyBuilds); err != nil {

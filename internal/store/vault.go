@@ -90,7 +90,8 @@ func readVaultState(ctx context.Context, t tx, org string, whole bool) (st Vault
 	if st.Marks, err = collectTx(ctx, t, scanMark, credentialMarksSQL, org); err != nil || !whole {
 		return st, err
 	}
-	if st.Rows, err = collectTx(ctx, t, scanCredential, `SELECT `+credentialCols+` FROM credentials WHERE org = ? ORDER BY id`, org); err != nil {
+	if st.Rows, err = collectTx(ctx, t, scanCredential,
+		`SELECT `+credentialCols+` FROM credentials WHERE org = ? ORDER BY id`, org); err != nil {
 		return st, err
 	}
 	st.Values, err = readSealed(ctx, t, org)
@@ -110,11 +111,12 @@ const insertVaultKeySQL = `INSERT INTO vault_keys (org, id, wrapping, wrapped, s
 
 const updateVaultKeySQL = `UPDATE vault_keys SET id = ?, wrapping = ?, wrapped = ?, sequence = ?, tag = ? WHERE org = ?`
 
-// EditVaults changes credentials and the key they are sealed under in one transaction. decide computes and calls nothing else; it
-// may run more than once. whole gives it the rows too, and everything else that is sealed. ErrDuplicate if two living credentials of a
-// vault would share Unique, or if another process has just made the first key. Another key is refused, and nothing changed, while anything is
-// sealed under the one before.
-func (s *Store) EditVaults(ctx context.Context, org string, whole bool, decide func(VaultState) (VaultEdit, error)) error {
+// EditVaults changes credentials and the key they are sealed under in one transaction. decide computes and calls
+// nothing else; it may run more than once. whole gives it the rows too, and everything else that is sealed.
+// ErrDuplicate if two living credentials of a vault would share Unique, or if another process has just made the
+// first key. Another key is refused, and nothing changed, while anything is sealed under the one before.
+func (s *Store) EditVaults(ctx context.Context, org string, whole bool,
+	decide func(VaultState) (VaultEdit, error)) error {
 	return s.update(ctx, "changing credentials", func(t tx) error {
 		st, err := readVaultState(ctx, t, org, whole)
 		if err != nil {
@@ -135,7 +137,8 @@ func (s *Store) EditVaults(ctx context.Context, org string, whole bool, decide f
 }
 
 func writeVaults(ctx context.Context, t tx, org string, first bool, e *VaultEdit) error {
-	query, args := updateVaultKeySQL, []any{e.Key.ID, string(e.Key.Wrapping), e.Key.Wrapped, e.Key.Sequence, e.Key.Tag, org}
+	query, args := updateVaultKeySQL, []any{e.Key.ID, string(e.Key.Wrapping), e.Key.Wrapped, e.Key.Sequence, e.Key.Tag,
+		org}
 	if first {
 		query, args = insertVaultKeySQL, append([]any{org}, args[:5]...)
 	}
@@ -143,12 +146,14 @@ func writeVaults(ctx context.Context, t tx, org string, first bool, e *VaultEdit
 		return err
 	}
 	for _, v := range e.Vaults {
-		if _, err := t.exec(ctx, putVaultSQL, string(v.ID), org, micros(v.CreatedAt), micros(v.ArchivedAt), mustJSON(v)); err != nil {
+		if _, err := t.exec(ctx, putVaultSQL, string(v.ID), org, micros(v.CreatedAt), micros(v.ArchivedAt),
+			mustJSON(v)); err != nil {
 			return err
 		}
 	}
 	for _, c := range e.Put {
-		if _, err := t.exec(ctx, putCredentialSQL, string(c.ID), org, string(c.Vault), micros(c.CreatedAt), micros(c.ArchivedAt), c.Unique,
+		if _, err := t.exec(ctx, putCredentialSQL, string(c.ID), org, string(c.Vault), micros(c.CreatedAt),
+			micros(c.ArchivedAt), c.Unique,
 			c.Version, mustJSON(c.Credential), c.Sealed.Key, append([]byte{}, c.Sealed.Data...)); err != nil {
 			return err
 		}
@@ -169,7 +174,8 @@ func writeVaults(ctx context.Context, t tx, org string, first bool, e *VaultEdit
 // PutVault inserts or replaces a vault. Its credentials are not touched.
 func (s *Store) PutVault(ctx context.Context, v outboard.Vault) error {
 	return s.update(ctx, "storing vault", func(t tx) error {
-		_, err := t.exec(ctx, putVaultSQL, string(v.ID), orgText(v.Org), micros(v.CreatedAt), micros(v.ArchivedAt), mustJSON(v))
+		_, err := t.exec(ctx, putVaultSQL, string(v.ID), orgText(v.Org), micros(v.CreatedAt), micros(v.ArchivedAt),
+			mustJSON(v))
 		return err
 	})
 }
@@ -214,7 +220,8 @@ func scanCredential(sc scanner) (Credential, error) {
 
 // Credential returns one.
 func (s *Store) Credential(ctx context.Context, id outboard.CredentialID) (Credential, error) {
-	return one(ctx, s, "credential", id, scanCredential, `SELECT `+credentialCols+` FROM credentials WHERE id = ?`, string(id))
+	return one(ctx, s, "credential", id, scanCredential, `SELECT `+credentialCols+` FROM credentials WHERE id = ?`,
+		string(id))
 }
 
 // Credentials returns one page of a vault's.
@@ -228,10 +235,12 @@ func (s *Store) Credentials(ctx context.Context, vault outboard.VaultID, p Page)
 		w.add(`archived_at = 0`)
 	}
 	query := `SELECT ` + credentialCols + ` FROM credentials` + w.String() + order("created_at, id", false) + ` LIMIT ?`
-	return collect(ctx, s, "listing credentials", scanCredential, query, append(w.args, limitOr(p.Limit, defaultPage))...)
+	return collect(ctx, s, "listing credentials", scanCredential, query,
+		append(w.args, limitOr(p.Limit, defaultPage))...)
 }
 
-// LivingCredentials returns every credential of these vaults that is not archived, as no archived vault's is, oldest first.
+// LivingCredentials returns every credential of these vaults that is not archived, as no archived vault's is,
+// oldest first.
 func (s *Store) LivingCredentials(ctx context.Context, vaults []outboard.VaultID) ([]Credential, error) {
 	if len(vaults) == 0 {
 		return nil, nil
@@ -243,9 +252,10 @@ func (s *Store) LivingCredentials(ctx context.Context, vaults []outboard.VaultID
 
 const claimRenewalSQL = `UPDATE credentials SET renewed_until = ? WHERE id = ? AND version = ? AND archived_at = 0 AND renewed_until <= ?`
 
-// ClaimRenewal reports whether the caller is the one process that may renew this version of a credential with its issuer, for as
-// long as ttl.
-func (s *Store) ClaimRenewal(ctx context.Context, id outboard.CredentialID, version int64, ttl time.Duration) (won bool, err error) {
+// ClaimRenewal reports whether the caller is the one process that may renew this version of a credential with
+// its issuer, for as long as ttl.
+func (s *Store) ClaimRenewal(ctx context.Context, id outboard.CredentialID, version int64,
+	ttl time.Duration) (won bool, err error) {
 	now := s.now()
 	err = s.update(ctx, "claiming a renewal", func(t tx) error {
 		n, err := t.exec(ctx, claimRenewalSQL, micros(now.Add(ttl)), string(id), version, micros(now))
@@ -257,7 +267,8 @@ func (s *Store) ClaimRenewal(ctx context.Context, id outboard.CredentialID, vers
 
 const releaseRenewalSQL = `UPDATE credentials SET renewed_until = 0 WHERE id = ? AND version = ?`
 
-// ReleaseRenewal gives a claim up, when the version is the one that was claimed still. Only who has claimed it may call it.
+// ReleaseRenewal gives a claim up, when the version is the one that was claimed still. Only who has claimed it
+// may call it.
 func (s *Store) ReleaseRenewal(ctx context.Context, id outboard.CredentialID, version int64) error {
 	return s.update(ctx, "releasing a renewal", func(t tx) error {
 		_, err := t.exec(ctx, releaseRenewalSQL, string(id), version)

@@ -20,18 +20,21 @@ func TestVaultRows(t *testing.T) {
 		}
 		v := outboard.Vault{ID: "vlt_01a", DisplayName: "v", CreatedAt: day(1)}
 		c := store.Credential{Unique: "name a", Sealed: outboard.Sealed{Key: "k1", Data: []byte{0, 1, 255}},
-			Credential: outboard.Credential{ID: "vcrd_01a", Vault: v.ID, Version: 1, CreatedAt: day(2), Auth: outboard.Auth{Name: "A"}}}
+			Credential: outboard.Credential{ID: "vcrd_01a", Vault: v.ID, Version: 1, CreatedAt: day(2),
+				Auth: outboard.Auth{Name: "A"}}}
 		put := func(cs ...store.Credential) error {
 			return s.EditVaults(ctx, "default", true, func(st store.VaultState) (store.VaultEdit, error) {
-				return store.VaultEdit{Put: cs, Vaults: []outboard.Vault{v}, Key: outboard.VaultKey{ID: "k1", Wrapping: outboard.Raw(`{}`),
-					Wrapped: []byte{9}, Sequence: st.Key.Sequence + 1, Tag: []byte{8}}}, nil
+				return store.VaultEdit{Put: cs, Vaults: []outboard.Vault{v},
+					Key: outboard.VaultKey{ID: "k1", Wrapping: outboard.Raw(`{}`),
+						Wrapped: []byte{9}, Sequence: st.Key.Sequence + 1, Tag: []byte{8}}}, nil
 			})
 		}
 		if err := put(c); err != nil {
 			t.Fatal(err)
 		}
 		got, err := s.Credential(ctx, c.ID)
-		if err != nil || !bytes.Equal(got.Sealed.Data, c.Sealed.Data) || got.Sealed.Key != "k1" || got.Auth.Name != "A" || got.Version != 1 {
+		if err != nil || !bytes.Equal(got.Sealed.Data, c.Sealed.Data) || got.Sealed.Key != "k1" ||
+			got.Auth.Name != "A" || got.Version != 1 {
 			t.Fatalf("read back %+v, %v", got, err)
 		}
 		twin := c
@@ -73,9 +76,11 @@ func TestVaultRows(t *testing.T) {
 // If this fails, two processes renew one token at the same time, and the issuer takes one of the results for theft.
 func TestClaimRenewal(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
-		c := store.Credential{Unique: "u", Credential: outboard.Credential{ID: "vcrd_01a", Vault: "vlt_01a", Version: 3, CreatedAt: day(2)}}
+		c := store.Credential{Unique: "u", Credential: outboard.Credential{ID: "vcrd_01a", Vault: "vlt_01a", Version: 3,
+			CreatedAt: day(2)}}
 		if err := s.EditVaults(t.Context(), "default", false, func(store.VaultState) (store.VaultEdit, error) {
-			return store.VaultEdit{Put: []store.Credential{c}, Key: outboard.VaultKey{ID: "k", Wrapping: outboard.Raw(`{}`), Wrapped: []byte{1}, Tag: []byte{1}}}, nil
+			return store.VaultEdit{Put: []store.Credential{c}, Key: outboard.VaultKey{ID: "k",
+				Wrapping: outboard.Raw(`{}`), Wrapped: []byte{1}, Tag: []byte{1}}}, nil
 		}); err != nil {
 			t.Fatal(err)
 		}

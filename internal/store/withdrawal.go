@@ -10,8 +10,9 @@ import (
 // withdrawFor is how long an identity provider that does not answer is asked to take a token back: over a weekend.
 const withdrawFor = 72 * time.Hour
 
-// Withdrawal is what a login that has ended was renewed with, on its way back to the identity provider: sealed, so that this package cannot
-// open it. It is there from the transaction that ended the login until EndWithdrawal.
+// Withdrawal is what a login that has ended was renewed with, on its way back to the identity provider: sealed,
+// so that this package cannot open it. It is there from the transaction that ended the login until
+// EndWithdrawal.
 type Withdrawal struct {
 	Key    outboard.KeyID // the login, whose row may be gone
 	Org    outboard.OrgID
@@ -33,8 +34,8 @@ func scanWithdrawal(sc scanner) (Withdrawal, error) {
 	return w, err
 }
 
-// What login_renewals has of some logins: of one, of a person's, of an organization's, of one if it has ended, and of all that have ended or
-// cannot be renewed any more.
+// What login_renewals has of some logins: of one, of a person's, of an organization's, of one if it has ended,
+// and of all that have ended or cannot be renewed any more.
 const (
 	renewalOf    = ` FROM login_renewals WHERE key = ?`
 	renewalsOf   = ` FROM login_renewals WHERE key IN (SELECT id FROM keys WHERE person = ?)`
@@ -75,16 +76,18 @@ const dueWithdrawalSQL = `SELECT key FROM login_withdrawals WHERE next_at <= ? A
 
 const takeWithdrawalSQL = `UPDATE login_withdrawals SET next_at = ?, tries = tries + 1 WHERE key = (`
 
-// TakeWithdrawal takes one withdrawal that is due: one for an issuer, or one that is to be given up, whoever it is for. Until a time nobody else
-// gets it. false: none is due.
-func (s *Store) TakeWithdrawal(ctx context.Context, issuer string, now, until time.Time) (w Withdrawal, found bool, err error) {
+// TakeWithdrawal takes one withdrawal that is due: one for an issuer, or one that is to be given up, whoever it
+// is for. Until a time nobody else gets it. false: none is due.
+func (s *Store) TakeWithdrawal(ctx context.Context, issuer string, now,
+	until time.Time) (w Withdrawal, found bool, err error) {
 	args := []any{micros(now), issuer, micros(now)}
 	due, err := collect(ctx, s, "looking for tokens to give back", scanKeyID, dueWithdrawalSQL, args...)
 	if err != nil || len(due) == 0 { // which costs no write
 		return w, false, err
 	}
 	err = s.update(ctx, "taking a token to give back", func(t tx) error {
-		got, err := collectTx(ctx, t, scanWithdrawal, takeWithdrawalSQL+dueWithdrawalSQL+s.d.locking(true)+`) RETURNING `+withdrawalCols, append([]any{micros(until)}, args...)...)
+		got, err := collectTx(ctx, t, scanWithdrawal,
+			takeWithdrawalSQL+dueWithdrawalSQL+s.d.locking(true)+`) RETURNING `+withdrawalCols, append([]any{micros(until)}, args...)...)
 		if found = len(got) == 1; found {
 			w = got[0]
 		}
@@ -95,7 +98,8 @@ func (s *Store) TakeWithdrawal(ctx context.Context, issuer string, now, until ti
 
 const setWithdrawalSQL = `UPDATE login_withdrawals SET next_at = ? WHERE key = ? AND tries = ?`
 
-// SetWithdrawal says when the next attempt of what was taken is due. It does nothing if somebody else has taken it since.
+// SetWithdrawal says when the next attempt of what was taken is due. It does nothing if somebody else has taken
+// it since.
 func (s *Store) SetWithdrawal(ctx context.Context, w Withdrawal, next time.Time) error {
 	return s.update(ctx, "storing when a token is given back", func(t tx) error {
 		_, err := t.exec(ctx, setWithdrawalSQL, micros(next), string(w.Key), w.Tries)
@@ -122,9 +126,10 @@ func (s *Store) Withdrawal(ctx context.Context, id outboard.KeyID) (Withdrawal, 
 
 const takeOneWithdrawalSQL = `UPDATE login_withdrawals SET next_at = ?, tries = tries + 1 WHERE key = ? AND next_at <= ? RETURNING ` + withdrawalCols
 
-// EndLogin is RevokeKey for a login, and takes what it was renewed with in the same transaction: until a time nobody else gets it. false: there
-// is nothing to give back, or somebody else is at it. why is for the record.
-func (s *Store) EndLogin(ctx context.Context, id outboard.KeyID, why string, at, until time.Time) (k outboard.Key, w Withdrawal, found bool, err error) {
+// EndLogin is RevokeKey for a login, and takes what it was renewed with in the same transaction: until a time
+// nobody else gets it. false: there is nothing to give back, or somebody else is at it. why is for the record.
+func (s *Store) EndLogin(ctx context.Context, id outboard.KeyID, why string, at,
+	until time.Time) (k outboard.Key, w Withdrawal, found bool, err error) {
 	err = s.update(ctx, "ending a login", func(t tx) error {
 		if err := s.revokeKey(ctx, t, id, why, at); err != nil {
 			return err

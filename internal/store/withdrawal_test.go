@@ -9,8 +9,9 @@ import (
 	"github.com/outboard-dev/outboard/internal/store/storetest"
 )
 
-// If this fails, what a login was renewed with is lost when the login ends, two servers have it at the same time, one that was late undoes
-// what another has done since, or a token that was given back stays in the database.
+// If this fails, what a login was renewed with is lost when the login ends, two servers have it at the same
+// time, one that was late undoes what another has done since, or a token that was given back stays in the
+// database.
 func TestWithdrawals(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, s *store.Store) {
 		ctx, now := t.Context(), s.Now().UTC().Truncate(time.Microsecond)
@@ -21,11 +22,14 @@ func TestWithdrawals(t *testing.T) {
 			}
 		}
 		sealUnder(t, s, "k")
-		must(s.AddUser(ctx, outboard.User{ID: "user_1", Org: outboard.DefaultOrg, Email: "ann@acme.test", Role: outboard.RoleDeveloper, Issuer: "https://id.test", Subject: "1", CreatedAt: now}))
+		must(s.AddUser(ctx, outboard.User{ID: "user_1", Org: outboard.DefaultOrg, Email: "ann@acme.test",
+			Role: outboard.RoleDeveloper, Issuer: "https://id.test", Subject: "1", CreatedAt: now}))
 		login := func(id outboard.KeyID, until time.Time) store.LoginRenewal {
 			t.Helper()
-			must(s.PutKey(ctx, outboard.Key{ID: id, Hash: string(id), Kind: outboard.KeyLogin, Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg, User: "user_1", CreatedAt: now, ExpiresAt: now.Add(time.Hour)}))
-			r := store.LoginRenewal{Key: id, Until: until, Sealed: outboard.Sealed{Key: "k", Data: []byte("token of " + id)}}
+			must(s.PutKey(ctx, outboard.Key{ID: id, Hash: string(id), Kind: outboard.KeyLogin,
+				Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg, User: "user_1", CreatedAt: now, ExpiresAt: now.Add(time.Hour)}))
+			r := store.LoginRenewal{Key: id, Until: until, Sealed: outboard.Sealed{Key: "k",
+				Data: []byte("token of " + id)}}
 			must(s.PutLoginRenewal(ctx, r))
 			return r
 		}
@@ -57,8 +61,10 @@ func TestWithdrawals(t *testing.T) {
 		soon := now.Add(10 * time.Second)
 		take("https://other.test", soon, false)
 		w := take("https://id.test", soon, true)
-		if w.Key != "apikey_a" || w.User != "user_1" || w.Org != outboard.DefaultOrg || w.Issuer != "https://id.test" || w.Why == "" ||
-			string(w.Sealed.Data) != "token of apikey_a" || w.Sealed.Key != "k" || w.Tries != 1 || !w.Until.After(now.Add(time.Hour)) {
+		if w.Key != "apikey_a" || w.User != "user_1" || w.Org != outboard.DefaultOrg || w.Issuer != "https://id.test" ||
+			w.Why == "" ||
+			string(w.Sealed.Data) != "token of apikey_a" || w.Sealed.Key != "k" || w.Tries != 1 ||
+			!w.Until.After(now.Add(time.Hour)) {
 			t.Errorf("%+v", w)
 		}
 		take("https://id.test", soon, false)
@@ -72,7 +78,8 @@ func TestWithdrawals(t *testing.T) {
 		must(s.EndWithdrawal(ctx, again))
 		left("apikey_a", false)
 
-		if _, w, found, err := s.EndLogin(ctx, "apikey_b", "why", now, later); err != nil || !found || w.Why != "why" || w.Tries != 1 {
+		if _, w, found, err := s.EndLogin(ctx, "apikey_b", "why", now, later); err != nil || !found || w.Why != "why" ||
+			w.Tries != 1 {
 			t.Errorf("a login that is ended and given back: %+v, %t, %v", w, found, err)
 		}
 		if _, _, found, err := s.EndLogin(ctx, "apikey_b", "why", now, later); err != nil || found {
@@ -96,7 +103,8 @@ func TestWithdrawals(t *testing.T) {
 		login("apikey_d", now.Add(-time.Second))
 		login("apikey_e", later)
 		login("apikey_f", later)
-		_, err := s.Exec(ctx, `UPDATE keys SET revoked_at = 1 WHERE id = 'apikey_e'`) // as a server did that knew of no withdrawals
+		// as a server did that knew of no withdrawals
+		_, err := s.Exec(ctx, `UPDATE keys SET revoked_at = 1 WHERE id = 'apikey_e'`)
 		must(err)
 		_, err = s.TidyLogins(ctx, now)
 		must(err)

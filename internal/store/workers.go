@@ -14,8 +14,9 @@ type Worker struct {
 
 const workersSQL = `SELECT id, host FROM workers ORDER BY id`
 
-// Workers returns every registered process, those whose lease is over but not yet reaped included. It lets a server that starts
-// on the host of a killed one Deregister it at once, instead of waiting for its lease to run out.
+// Workers returns every registered process, those whose lease is over but not yet reaped included. It lets a
+// server that starts on the host of a killed one Deregister it at once, instead of waiting for its lease to run
+// out.
 func (s *Store) Workers(ctx context.Context) ([]Worker, error) {
 	return collect(ctx, s, "listing workers", scanWorker, workersSQL)
 }

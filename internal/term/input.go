@@ -18,8 +18,8 @@ type Typed struct {
 // maxTyped bounds one line. A terminal hands over at most 4096 bytes at a time.
 const maxTyped = 1 << 20
 
-// Input reads a person's lines. A question is answered only by what was typed after it: Ask drops what was typed before, in
-// the terminal and here, and a line that was read earlier has a smaller Asked.
+// Input reads a person's lines. A question is answered only by what was typed after it: Ask drops what was typed
+// before, in the terminal and here, and a line that was read earlier has a smaller Asked.
 //
 // The reading goroutine lives until the input ends, because nothing can interrupt a read from a terminal.
 type Input struct {
@@ -93,8 +93,8 @@ func (i *Input) read() {
 	}
 }
 
-// some reads what is there. On a terminal it reads under the lock, so that each byte was read before a question or is dropped
-// by it.
+// some reads what is there. On a terminal it reads under the lock, so that each byte was read before a question
+// or is dropped by it.
 func (i *Input) some(buf []byte) ([]Typed, error) {
 	if i.tty == nil {
 		n, err := i.in.Read(buf)

@@ -97,7 +97,8 @@ func TestScreen(t *testing.T) {
 	s.Status("still running")
 	fmt.Fprint(out, " whole\n")
 	s.Status("")
-	want := "\r\x1b[Krunning xxxxxxxxxx\x1b[0m…\r\n\x1b[1A\r\x1b[Jhalf whole\r\n\r\x1b[Kstill running\r\n\x1b[1A\r\x1b[J"
+	want := "\r\x1b[Krunning xxxxxxxxxx\x1b[0m…\r\n\x1b[1A\r\x1b[Jhalf whole\r\n\r\x1b[Kstill " +
+		"running\r\n\x1b[1A\r\x1b[J"
 	buf := make([]byte, len(want))
 	if _, err := io.ReadFull(keyboard, buf); err != nil || string(buf) != want {
 		t.Errorf("%v, drawn\n%q, want\n%q", err, buf, want)

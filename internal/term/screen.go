@@ -16,8 +16,8 @@ type Screen struct {
 	mid    bool // the last write ended within a row: nothing is drawn
 }
 
-// NewScreen returns a Screen on a terminal, and out and errs as they are written from now on. A stream that is no terminal is
-// returned as it is.
+// NewScreen returns a Screen on a terminal, and out and errs as they are written from now on. A stream that is
+// no terminal is returned as it is.
 func NewScreen(out, errs io.Writer) (s *Screen, newOut, newErrs io.Writer) {
 	s = &Screen{tty: errs}
 	return s, s.over(out), s.over(errs)
@@ -162,8 +162,8 @@ func Wrap(line string, width int) []string {
 	return append(rows, b.String())
 }
 
-// Words breaks text into rows of at most width columns between its words. Rows after the first are indented. A word that is wider than a row
-// stays whole, so that it can be copied. Width 0 does not break.
+// Words breaks text into rows of at most width columns between its words. Rows after the first are indented. A
+// word that is wider than a row stays whole, so that it can be copied. Width 0 does not break.
 func Words(text string, width, indent int) string {
 	if width <= 0 {
 		return text

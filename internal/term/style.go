@@ -37,7 +37,8 @@ func (s Style) wrap(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// Table prints rows under a header, columns as wide as their widest cell, two spaces apart. Cells are cleaned to one line.
+// Table prints rows under a header, columns as wide as their widest cell, two spaces apart. Cells are cleaned to
+// one line.
 func Table(w io.Writer, header []string, rows [][]string) error {
 	return TableWithin(w, 0, header, rows)
 }

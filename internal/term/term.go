@@ -53,8 +53,8 @@ func Width(f any, fallback int) int {
 	return w
 }
 
-// Clean returns s with everything a terminal may act on made visible. Tabs and newlines stay, a carriage return before a
-// newline is dropped. The result is valid UTF-8, and cleaning it again changes nothing.
+// Clean returns s with everything a terminal may act on made visible. Tabs and newlines stay, a carriage return
+// before a newline is dropped. The result is valid UTF-8, and cleaning it again changes nothing.
 func Clean(s string) string {
 	if safe(s) {
 		return s
@@ -69,8 +69,8 @@ func Clean(s string) string {
 	return b.String()
 }
 
-// JSON returns encoded JSON with everything a terminal may act on escaped, as JSON has it: it means the same. The encoder does that for
-// ASCII only.
+// JSON returns encoded JSON with everything a terminal may act on escaped, as JSON has it: it means the same.
+// The encoder does that for ASCII only.
 func JSON(text []byte) []byte {
 	if safe(string(text)) {
 		return text
@@ -92,8 +92,8 @@ func JSON(text []byte) []byte {
 	return out
 }
 
-// Line is Clean for text that must stay on one line: newlines and tabs become spaces, runs of space one, and what is over width
-// runes is cut with an ellipsis. Width 0 does not cut.
+// Line is Clean for text that must stay on one line: newlines and tabs become spaces, runs of space one, and
+// what is over width runes is cut with an ellipsis. Width 0 does not cut.
 func Line(s string, width int) string {
 	s = strings.Join(strings.Fields(Clean(s)), " ")
 	if width <= 0 || utf8.RuneCountInString(s) <= width {
@@ -148,8 +148,8 @@ func writeRune(b *strings.Builder, r rune, raw string, beforeNewline bool) {
 	}
 }
 
-// shown reports whether a terminal prints r and does nothing else. Format characters (category Cf: bidirectional controls,
-// zero-width characters, tags), line and paragraph separators and private use are not shown.
+// shown reports whether a terminal prints r and does nothing else. Format characters (category Cf: bidirectional
+// controls, zero-width characters, tags), line and paragraph separators and private use are not shown.
 func shown(r rune) bool {
 	switch {
 	case r < 0x80:
@@ -160,7 +160,8 @@ func shown(r rune) bool {
 		return false
 	case unicode.Is(unicode.Cf, r), unicode.Is(unicode.Co, r), unicode.Is(unicode.Cs, r):
 		return false
-	case r >= 0xfe00 && r <= 0xfe0e || r >= 0xe0100 && r <= 0xe01ef: // variation selectors hide data; 0xfe0f only styles emoji
+	// variation selectors hide data; 0xfe0f only styles emoji
+	case r >= 0xfe00 && r <= 0xfe0e || r >= 0xe0100 && r <= 0xe01ef:
 		return false
 	}
 	return true

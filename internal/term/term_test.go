@@ -97,8 +97,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// Whatever bytes arrive, the terminal must see printable text, tabs and newlines only, in valid UTF-8, whether it comes at once
-// or in pieces.
+// Whatever bytes arrive, the terminal must see printable text, tabs and newlines only, in valid UTF-8, whether
+// it comes at once or in pieces.
 func FuzzClean(f *testing.F) {
 	for _, s := range []string{"", "plain", "\x1b]0;t\x07", "\u202e", "\xff\xfe", "a\r\nb\r", "\u009b", "\U000e0001"} {
 		f.Add(s, 1)
@@ -133,7 +133,8 @@ func FuzzClean(f *testing.F) {
 
 // If this fails, JSON on a terminal can act, or does not mean what it did.
 func TestJSON(t *testing.T) {
-	for _, s := range []string{"", "plain \u00fc \u65e5", "\u009b2J", "\u202etxt", "\x7f", "\u2028", "\U000e0041x", "a\n\tb\x1b]0;x\a"} {
+	for _, s := range []string{"", "plain \u00fc \u65e5", "\u009b2J", "\u202etxt", "\x7f", "\u2028", "\U000e0041x",
+		"a\n\tb\x1b]0;x\a"} {
 		b, err := json.Marshal(map[string]string{s: s})
 		if err != nil {
 			t.Fatal(err)
@@ -161,8 +162,10 @@ func TestWords(t *testing.T) {
 		width, indent int
 		want          string
 	}{
-		{"why  one two three", 0, 5, "why  one two three"}, {"why  one two three", 18, 5, "why  one two three"}, {"why  one two three", 17, 5, "why  one two\n     three"},
-		{"why  one two three", 9, 5, "why  one\n     two\n     three"}, {"digest  aaaaaaaaaaaaaaaaaaaa b", 12, 8, "digest  aaaaaaaaaaaaaaaaaaaa\n        b"},
+		{"why  one two three", 0, 5, "why  one two three"}, {"why  one two three", 18, 5,
+			"why  one two three"}, {"why  one two three", 17, 5, "why  one two\n     three"},
+		{"why  one two three", 9, 5, "why  one\n     two\n     three"}, {"digest  aaaaaaaaaaaaaaaaaaaa b", 12, 8,
+			"digest  aaaaaaaaaaaaaaaaaaaa\n        b"},
 		{"a \u4e16\u754c b", 6, 0, "a \u4e16\u754c\nb"}, {"", 10, 2, ""},
 	} {
 		if got := Words(c.text, c.width, c.indent); got != c.want {

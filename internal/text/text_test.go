@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// Broken if a message holds half a character or a byte that JSON and PostgreSQL refuse, or more of a stranger's text than
-// it should.
+// Broken if a message holds half a character or a byte that JSON and PostgreSQL refuse, or more of a stranger's
+// text than it should.
 func TestClip(t *testing.T) {
 	for _, c := range []struct {
 		s    string

@@ -41,10 +41,10 @@ type FetcherConfig struct {
 	Logger *slog.Logger   // nil = discard
 }
 
-// Fetcher runs web_fetch calls in the control plane, where an address chosen by a model must not reach anything that is not on
-// the public internet. Each hop of a redirect is a new request under the same rules: its name is resolved once, every address
-// is checked, and a checked address is what is dialled. It sends no credentials and keeps no cookies. It is safe for concurrent
-// use.
+// Fetcher runs web_fetch calls in the control plane, where an address chosen by a model must not reach anything
+// that is not on the public internet. Each hop of a redirect is a new request under the same rules: its name is
+// resolved once, every address is checked, and a checked address is what is dialled. It sends no credentials and
+// keeps no cookies. It is safe for concurrent use.
 type Fetcher struct {
 	cfg     FetcherConfig
 	timeout time.Duration
@@ -59,12 +59,14 @@ func NewFetcher(cfg FetcherConfig) *Fetcher {
 	return &Fetcher{cfg: cfg, timeout: FetchTimeout}
 }
 
-// Judge decides whether a redirect may be followed, and returns the address in the form that was judged. nil = every one may.
+// Judge decides whether a redirect may be followed, and returns the address in the form that was judged. nil =
+// every one may.
 type Judge func(ctx context.Context, address string) (string, error)
 
-// Fetch runs one web_fetch call with valid input to its outcome. web is the tool's own configuration (WebOf), or nil. The address of the call
-// was judged by the caller; judge is asked about those that redirects lead to.
-func (f *Fetcher) Fetch(ctx context.Context, call outboard.CallID, input, web outboard.Raw, judge Judge) outboard.CallFinished {
+// Fetch runs one web_fetch call with valid input to its outcome. web is the tool's own configuration (WebOf), or
+// nil. The address of the call was judged by the caller; judge is asked about those that redirects lead to.
+func (f *Fetcher) Fetch(ctx context.Context, call outboard.CallID, input, web outboard.Raw,
+	judge Judge) outboard.CallFinished {
 	begun := time.Now()
 	tctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
@@ -87,8 +89,8 @@ func (f *Fetcher) Fetch(ctx context.Context, call outboard.CallID, input, web ou
 	return fin
 }
 
-// refusal is an address that policy forbids. The detail is for the log: what a name resolves to inside is not the model's
-// business.
+// refusal is an address that policy forbids. The detail is for the log: what a name resolves to inside is not
+// the model's business.
 type refusal struct{ why, detail string }
 
 // Error names the wire's code first.

@@ -49,7 +49,8 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.fetcher = NewFetcher(FetcherConfig{Guard: outbound.Guard{Private: outbound.Loopback, Resolve: s.resolve}, Ports: []int{port}})
+	s.fetcher = NewFetcher(FetcherConfig{Guard: outbound.Guard{Private: outbound.Loopback, Resolve: s.resolve},
+		Ports: []int{port}})
 	return s
 }
 
@@ -130,7 +131,8 @@ func TestFetchRefusesAddresses(t *testing.T) {
 		t.Fatalf("control: %s", text)
 	}
 	for name, addrs := range map[string][]string{
-		"private.example": {"10.1.2.3"}, "mapped.example": {"::ffff:10.1.2.3"}, "mixed.example": {"93.184.216.34", "192.168.0.1"},
+		"private.example": {"10.1.2.3"}, "mapped.example": {"::ffff:10.1.2.3"}, "mixed.example": {"93.184.216.34",
+			"192.168.0.1"},
 		"v6.example": {"fd00:ec2::254"}, "nat64.example": {"64:ff9b::a01:203"}, "zero.example": {"0.0.0.0"},
 	} {
 		s.names[name] = addrs
@@ -140,13 +142,17 @@ func TestFetchRefusesAddresses(t *testing.T) {
 		"http://10.0.0.1/", "http://172.31.255.1/", "http://192.168.1.1/", "http://100.64.0.1/", "http://100.100.100.200/",
 		"http://169.254.169.254/latest/meta-data/", "http://168.63.129.16/", "http://0.0.0.0/", "http://0.1.2.3/",
 		"http://224.0.0.1/", "http://255.255.255.255/", "http://192.0.0.192/", "http://198.18.0.1/",
-		"http://[::]/", "http://[::ffff:127.0.0.1]:" + s.port + "/", "http://[::ffff:7f00:1]:" + s.port + "/", "http://[::127.0.0.1]/",
+		"http://[::]/", "http://[::ffff:127.0.0.1]:" + s.port + "/", "http://[::ffff:7f00:1]:" + s.port +
+			"/", "http://[::127.0.0.1]/",
 		"http://[fe80::1]/", "http://[fe80::1%25lo]/", "http://[fc00::1]/", "http://[fd20:ce::254]/", "http://[ff02::1]/",
 		"http://[64:ff9b::7f00:1]/", "http://[2002:7f00:1::]/", "http://[2001:0:4136:e378:8000:63bf:3fff:fdd2]/",
 		"http://[2a00:1450::5efe:7f00:1]/",
-		"http://2130706433:" + s.port + "/", "http://0x7f000001/", "http://0x7f.1/", "http://127.1/", "http://0177.0.0.1/",
-		"http://127.0.0.1.:" + s.port + "0/", "http://metadata.google.internal/", "http://metadata/", "http://METADATA.aws/",
-		"http://www.test:22/", "http://www.test:" + s.port + "1/", "ftp://www.test/", "file:///etc/passwd", "gopher://www.test/",
+		"http://2130706433:" + s.port +
+			"/", "http://0x7f000001/", "http://0x7f.1/", "http://127.1/", "http://0177.0.0.1/",
+		"http://127.0.0.1.:" + s.port +
+			"0/", "http://metadata.google.internal/", "http://metadata/", "http://METADATA.aws/",
+		"http://www.test:22/", "http://www.test:" + s.port +
+			"1/", "ftp://www.test/", "file:///etc/passwd", "gopher://www.test/",
 		"javascript:alert(1)", "http:www.test", "//www.test/", "www.test", "http:///path", "http://a..test/", "http://\u2460.test/",
 		"http://user:secret@www.test:" + s.port + "/", "http://user@www.test:" + s.port + "/",
 		"http://www.test:" + s.port + "/" + strings.Repeat("a", maxURL),
@@ -158,7 +164,8 @@ func TestFetchRefusesAddresses(t *testing.T) {
 		t.Errorf("the refusal of a port does not say which ones are allowed: %q", text)
 	}
 	s.fetcher.cfg.Guard.Private = nil
-	for _, address := range []string{"http://127.0.0.1:" + s.port + "/", "http://www.test:" + s.port + "/", "http://[::1]:" + s.port + "/"} {
+	for _, address := range []string{"http://127.0.0.1:" + s.port + "/", "http://www.test:" + s.port + "/",
+		"http://[::1]:" + s.port + "/"} {
 		s.refused(t, address, "")
 	}
 }
@@ -201,7 +208,10 @@ func TestFetchRedirects(t *testing.T) {
 		w.Header().Set("Location", to)
 		w.WriteHeader(http.StatusFound)
 	})
-	s.HandleFunc("/end", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "end, cookies %v", r.Cookies()) })
+	s.HandleFunc("/end", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "end, cookies %v",
+			r.Cookies())
+	})
 	s.HandleFunc("/count/{n}", func(w http.ResponseWriter, r *http.Request) {
 		n, _ := strconv.Atoi(r.PathValue("n"))
 		if n == 0 {
@@ -212,15 +222,19 @@ func TestFetchRedirects(t *testing.T) {
 	})
 	start := "http://a.test:" + s.port + "/go"
 	to = "http://b.test:" + s.port + "/end"
-	if fin, text := s.get(t, start, ""); fin.IsError || !strings.HasPrefix(text, to) || !strings.Contains(text, "cookies []") {
+	if fin, text := s.get(t, start, ""); fin.IsError || !strings.HasPrefix(text, to) ||
+		!strings.Contains(text, "cookies []") {
 		t.Errorf("control: %q", text)
 	}
-	if fin, text := s.get(t, start, `{"allowed_domains":["a.test"]}`); !fin.IsError || !strings.HasPrefix(text, "url_not_allowed") {
+	if fin, text := s.get(t, start, `{"allowed_domains":["a.test"]}`); !fin.IsError ||
+		!strings.HasPrefix(text, "url_not_allowed") {
 		t.Errorf("to another domain: %q", text)
 	}
 	s.names["inside.example"] = []string{"192.168.7.7"}
-	for _, to = range []string{"http://10.0.0.1/", "http://inside.example/", "http://[::ffff:127.0.0.1]:" + s.port + "/end",
-		"file:///etc/passwd", "http://u:p@b.test:" + s.port + "/end", "//2130706433:" + s.port + "/end", "gopher://x/", "http://b.test:25/"} {
+	for _, to = range []string{"http://10.0.0.1/", "http://inside.example/", "http://[::ffff:127.0.0.1]:" + s.port +
+		"/end",
+		"file:///etc/passwd", "http://u:p@b.test:" + s.port + "/end", "//2130706433:" + s.port +
+			"/end", "gopher://x/", "http://b.test:25/"} {
 		before := s.hits.Load()
 		fin, text := s.get(t, start, "")
 		if !fin.IsError || !strings.HasPrefix(text, "url_not_allowed: ") || s.hits.Load() != before+1 {
@@ -230,7 +244,8 @@ func TestFetchRedirects(t *testing.T) {
 	if _, text := s.get(t, "http://a.test:"+s.port+"/count/5", ""); !strings.Contains(text, "arrived") {
 		t.Errorf("5 redirects: %q", text)
 	}
-	if fin, text := s.get(t, "http://a.test:"+s.port+"/count/6", ""); !fin.IsError || !strings.Contains(text, "more than 5 redirects") {
+	if fin, text := s.get(t, "http://a.test:"+s.port+"/count/6", ""); !fin.IsError ||
+		!strings.Contains(text, "more than 5 redirects") {
 		t.Errorf("6 redirects: %q", text)
 	}
 }
@@ -240,7 +255,8 @@ func TestFetchWebRules(t *testing.T) {
 	s := newSite(t)
 	s.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, strings.Repeat("word ", 100)) })
 	at := func(host string) string { return "http://" + host + ":" + s.port + "/" }
-	for _, web := range []string{"", "null", `{}`, `{"url_sources":null}`, `{"allowed_domains":["docs.test","other.example"]}`,
+	for _, web := range []string{"", "null", `{}`, `{"url_sources":null}`,
+		`{"allowed_domains":["docs.test","other.example"]}`,
 		`{"allowed_domains":["Docs.Test"]}`, `{"blocked_domains":["evil.test"]}`, `{"url_sources":{"user_input":"all"}}`,
 		`{"url_sources":{"user_input":{"type":"all"},"client_tool_results":null}}`} {
 		for _, host := range []string{"docs.test", "www.docs.test", "WWW.docs.test."} {
@@ -305,7 +321,9 @@ func TestFetchSlowBody(t *testing.T) {
 		return begun
 	}
 	begun := slow("/slow")
-	for s.fetcher.timeout = 100 * time.Millisecond; len(begun) == 0 && s.fetcher.timeout < time.Minute; s.fetcher.timeout *= 2 { // a busy machine may not get that far
+	// a busy machine may not get that far
+	for s.fetcher.timeout = 100 * time.Millisecond; len(begun) == 0 &&
+		s.fetcher.timeout < time.Minute; s.fetcher.timeout *= 2 {
 		want := fmt.Sprintf("fetch failed: it took longer than %v", s.fetcher.timeout)
 		if fin, text := s.get(t, "http://www.test:"+s.port+"/slow", ""); !fin.IsError || text != want {
 			t.Errorf("%q, want %q", text, want)
@@ -383,12 +401,14 @@ func TestFetchTLS(t *testing.T) {
 	}
 	s.fetcher.cfg.Ports = append(s.fetcher.cfg.Ports, n)
 	s.names["example.com"] = []string{"127.0.0.1"} // the certificate's name
-	if fin, text := s.get(t, "https://example.com:"+port+"/", ""); !fin.IsError || !strings.Contains(text, "certificate") {
+	if fin, text := s.get(t, "https://example.com:"+port+"/", ""); !fin.IsError ||
+		!strings.Contains(text, "certificate") {
 		t.Errorf("unknown authority: %q", text)
 	}
 	s.fetcher.roots = x509.NewCertPool()
 	s.fetcher.roots.AddCert(srv.Certificate())
-	if fin, text := s.get(t, "https://other.test:"+port+"/", ""); !fin.IsError || !strings.Contains(text, "other.test") {
+	if fin, text := s.get(t, "https://other.test:"+port+"/", ""); !fin.IsError ||
+		!strings.Contains(text, "other.test") {
 		t.Errorf("another name: %q", text)
 	}
 	want := "HTTP/2.0 for example.com at example.com:" + port
@@ -404,7 +424,8 @@ func TestFetchTLS(t *testing.T) {
 func TestWebOf(t *testing.T) {
 	sets := []outboard.Toolset{
 		{Kind: "custom", Name: "web_fetch"},
-		{Kind: "builtin", Configs: []outboard.ToolConfig{{Name: "bash"}, {Name: "web_fetch", Web: outboard.Raw(`{"allowed_domains":["a"]}`)}}},
+		{Kind: "builtin", Configs: []outboard.ToolConfig{{Name: "bash"},
+			{Name: "web_fetch", Web: outboard.Raw(`{"allowed_domains":["a"]}`)}}},
 	}
 	if got := string(WebOf(sets)); got != `{"allowed_domains":["a"]}` {
 		t.Errorf("%s", got)

@@ -33,7 +33,8 @@ func Finish(call outboard.CallID, res guest.Result, limits outboard.SandboxLimit
 	if res.Truncated && fin.FullOutput != "" && !strings.Contains(string(res.Output), res.FullPath) {
 		notes = append(notes, fmt.Sprintf("(output truncated; all of it is in %s)", fin.FullOutput))
 	}
-	for _, n := range []string{processLimitHint(res.Output, limits.Pids), fullHint(res.Output, limits.DiskBytes), memoryNote(res.MemoryLimit), note} {
+	for _, n := range []string{processLimitHint(res.Output, limits.Pids), fullHint(res.Output, limits.DiskBytes),
+		memoryNote(res.MemoryLimit), note} {
 		if n != "" {
 			notes = append(notes, n)
 		}
@@ -100,7 +101,8 @@ func memoryNote(limit int64) string {
 	if limit == 0 {
 		return ""
 	}
-	return fmt.Sprintf("(the sandbox's memory limit of %s was hit while this ran, and the kernel ended a program)", bytesText(limit))
+	return fmt.Sprintf("(the sandbox's memory limit of %s was hit while this ran, and the kernel ended a program)",
+		bytesText(limit))
 }
 
 func bytesText(n int64) string {

@@ -54,23 +54,27 @@ func decode(body []byte, charset string) string {
 }
 
 // hidden are elements whose content is not for reading.
-var hidden = map[string]bool{"script": true, "style": true, "noscript": true, "template": true, "svg": true, "iframe": true,
+var hidden = map[string]bool{"script": true, "style": true, "noscript": true, "template": true, "svg": true,
+	"iframe":   true,
 	"textarea": true}
 
-// before is what the start of an element puts into the text; "\n" stands for the end of a line, "\n\n" for an empty one.
-var before = map[string]string{"p": "\n\n", "div": "\n", "section": "\n\n", "article": "\n\n", "header": "\n", "footer": "\n",
-	"main": "\n", "nav": "\n", "aside": "\n", "br": "\n", "hr": "\n\n---\n\n", "ul": "\n", "ol": "\n", "li": "\n- ", "dl": "\n",
+// before is what the start of an element puts into the text; "\n" stands for the end of a line, "\n\n" for an
+// empty one.
+var before = map[string]string{"p": "\n\n", "div": "\n", "section": "\n\n", "article": "\n\n", "header": "\n",
+	"footer": "\n",
+	"main":   "\n", "nav": "\n", "aside": "\n", "br": "\n", "hr": "\n\n---\n\n", "ul": "\n", "ol": "\n", "li": "\n- ", "dl": "\n",
 	"dt": "\n", "dd": "\n  ", "table": "\n\n", "tr": "\n", "td": " | ", "th": " | ", "blockquote": "\n\n> ", "pre": "\n\n```\n",
 	"form": "\n", "figure": "\n", "figcaption": "\n", "h1": "\n\n# ", "h2": "\n\n## ", "h3": "\n\n### ", "h4": "\n\n#### ",
 	"h5": "\n\n##### ", "h6": "\n\n###### "}
 
 // after is the same for the end of an element.
-var after = map[string]string{"p": "\n\n", "div": "\n", "section": "\n", "article": "\n", "li": "\n", "tr": "\n", "table": "\n\n",
-	"pre": "\n```\n\n", "blockquote": "\n\n", "h1": "\n\n", "h2": "\n\n", "h3": "\n\n", "h4": "\n\n", "h5": "\n\n", "h6": "\n\n",
+var after = map[string]string{"p": "\n\n", "div": "\n", "section": "\n", "article": "\n", "li": "\n", "tr": "\n",
+	"table": "\n\n",
+	"pre":   "\n```\n\n", "blockquote": "\n\n", "h1": "\n\n", "h2": "\n\n", "h3": "\n\n", "h4": "\n\n", "h5": "\n\n", "h6": "\n\n",
 	"ul": "\n", "ol": "\n", "header": "\n", "footer": "\n", "main": "\n", "nav": "\n", "aside": "\n"}
 
-// htmlText returns the title and the readable text of a page. It is a reader's view, not a parser: it never fails, and its time
-// is linear in the length of the page whatever the page is.
+// htmlText returns the title and the readable text of a page. It is a reader's view, not a parser: it never
+// fails, and its time is linear in the length of the page whatever the page is.
 func htmlText(page string, base *url.URL) (title, text string) {
 	w := &writer{base: base}
 	for page != "" {

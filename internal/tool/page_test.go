@@ -54,7 +54,8 @@ func TestHTMLText(t *testing.T) {
 // Broken if a page can be built that takes more than linear time to read.
 func TestHTMLTextIsLinear(t *testing.T) {
 	base := &url.URL{Scheme: "https", Host: "example.com"}
-	for _, unit := range []string{"<", "<a ", "</", "<!--", "<a href='", "&", "<p>", "<script>", "<title>", "<pre>", "<a b c d=e f>", "&#x"} {
+	for _, unit := range []string{"<", "<a ", "</", "<!--", "<a href='", "&", "<p>", "<script>", "<title>", "<pre>",
+		"<a b c d=e f>", "&#x"} {
 		page := strings.Repeat(unit, maxPage/len(unit))
 		begun := time.Now()
 		htmlText(page, base)

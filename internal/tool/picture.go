@@ -29,7 +29,8 @@ func Measure(media string, b []byte) (width, height int, err error) {
 	case width < 1 || height < 1:
 		return 0, 0, errors.New("is an empty picture")
 	case width > MaxSide || height > MaxSide:
-		return 0, 0, fmt.Errorf("is a picture of %d x %d pixels, and a model takes at most %d on a side: make a smaller copy of it", width, height, MaxSide)
+		return 0, 0, fmt.Errorf("is a picture of %d x %d pixels, and a model takes at most %d on a side: make a "+
+			"smaller copy of it", width, height, MaxSide)
 	}
 	return width, height, nil
 }

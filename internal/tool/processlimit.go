@@ -18,7 +18,8 @@ func processLimitHint(output []byte, pids int) string {
 	low := bytes.ToLower(output)
 	for _, word := range []string{"temporarily unavailable", "eagain", "new thread", "native thread"} {
 		if bytes.Contains(low, []byte(word)) && processLimit.Match(low) {
-			return fmt.Sprintf("(if a process or thread could not be started: this sandbox may have %d at a time, those in the background included)", pids)
+			return fmt.Sprintf("(if a process or thread could not be started: this sandbox may have %d at a time, "+
+				"those in the background included)", pids)
 		}
 	}
 	return ""
@@ -34,7 +35,8 @@ var held = regexp.MustCompile(`(?i)file size limit exceeded`)
 // sandbox's disk, 0 = none.
 func fullHint(output []byte, disk int64) string {
 	if held.Match(output) {
-		return "(if a program was ended while it wrote: the server's disk has only room that sandboxes leave; remove files before you write more)"
+		return "(if a program was ended while it wrote: the server's disk has only room that sandboxes leave; " +
+			"remove files before you write more)"
 	}
 	if !unfit.Match(output) || bytes.Contains(output, []byte("disk_bytes")) { // or a tool of the guest has said it
 		return ""

@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	// FileTimeout bounds one call of a file tool. Reading and writing take milliseconds; a grep through a large tree on a busy
-	// disk may take tens of seconds, and more than a minute of it is a pattern the model should narrow.
+	// FileTimeout bounds one call of a file tool. Reading and writing take milliseconds; a grep through a large
+	// tree on a busy disk may take tens of seconds, and more than a minute of it is a pattern the model should
+	// narrow.
 	FileTimeout = 60 * time.Second
 	// FetchTimeout bounds one web_fetch with all its redirects.
 	FetchTimeout = 30 * time.Second
@@ -65,7 +66,8 @@ func (d Def) Timeout(input outboard.Raw) time.Duration {
 	return time.Duration(min(in.TimeoutMs, outboard.MaxBashTimeout.Milliseconds())) * time.Millisecond
 }
 
-// At is a call's input as the guest gets it: with the one path, judged, that may be opened in the place of the one that the call names.
+// At is a call's input as the guest gets it: with the one path, judged, that may be opened in the place of the
+// one that the call names.
 func (d Def) At(input outboard.Raw, opens string) outboard.Raw {
 	var args map[string]json.RawMessage
 	if opens == "" || !d.Opens() || json.Unmarshal(input, &args) != nil {
@@ -89,9 +91,10 @@ func quote(s string) json.RawMessage {
 	return b
 }
 
-// Start returns the request to the guest for a call with this valid input. Only bash has state between calls: each thread has
-// its own shell.
-func (d Def) Start(key string, epoch int64, generation string, thread outboard.ThreadID, input outboard.Raw) guest.Start {
+// Start returns the request to the guest for a call with this valid input. Only bash has state between calls:
+// each thread has its own shell.
+func (d Def) Start(key string, epoch int64, generation string, thread outboard.ThreadID,
+	input outboard.Raw) guest.Start {
 	limit := outboard.MaxToolOutput
 	if d.Searches() { // what it finds is judged first, and cut afterwards
 		limit = searchOutput
@@ -120,12 +123,14 @@ func (d Def) Answer(call outboard.CallID, input, last outboard.Raw) outboard.Cal
 		return Failed(call, outboard.OutcomeError, err.Error())
 	}
 	body, cut := Fit(Clean(text), outboard.MaxToolOutput, maxEncoded)
-	return outboard.CallFinished{Call: call, Outcome: outboard.OutcomeOK, Truncated: cut, DurationUs: time.Since(begun).Microseconds(),
+	return outboard.CallFinished{Call: call, Outcome: outboard.OutcomeOK, Truncated: cut, DurationUs: time.Since(begun).
+		Microseconds(),
 		Content: []outboard.Content{outboard.Text(join(body, ""))}}
 }
 
-// Digest identifies a call's tool and input: the hex SHA-256 of the name and the canonical form of the JSON. Spacing, escapes
-// and the order of keys do not matter, because an input that has been through the log may differ in these.
+// Digest identifies a call's tool and input: the hex SHA-256 of the name and the canonical form of the JSON.
+// Spacing, escapes and the order of keys do not matter, because an input that has been through the log may
+// differ in these.
 func Digest(name string, input outboard.Raw) string {
 	canonical := []byte(input)
 	dec := json.NewDecoder(bytes.NewReader(input))

@@ -31,10 +31,11 @@ func TestBuiltins(t *testing.T) {
 		place            registry.Place
 		change           bool
 	}{
-		"bash":      {"command restart timeout_ms", "", outboard.ClassEffect, registry.InSandbox, true},
-		"read":      {"file_path view_range", "file_path", outboard.ClassPure, registry.InSandbox, false},
-		"write":     {"content file_path", "file_path content", outboard.ClassIdempotent, registry.InSandbox, true},
-		"edit":      {"file_path new_string old_string replace_all", "file_path old_string new_string", outboard.ClassEffect, registry.InSandbox, true},
+		"bash":  {"command restart timeout_ms", "", outboard.ClassEffect, registry.InSandbox, true},
+		"read":  {"file_path view_range", "file_path", outboard.ClassPure, registry.InSandbox, false},
+		"write": {"content file_path", "file_path content", outboard.ClassIdempotent, registry.InSandbox, true},
+		"edit": {"file_path new_string old_string replace_all", "file_path old_string new_string",
+			outboard.ClassEffect, registry.InSandbox, true},
 		"glob":      {"path pattern", "pattern", outboard.ClassPure, registry.InSandbox, false},
 		"grep":      {"path pattern", "pattern", outboard.ClassPure, registry.InSandbox, false},
 		"web_fetch": {"url", "url", outboard.ClassPure, registry.InControl, false},
@@ -102,7 +103,8 @@ func TestValidate(t *testing.T) {
 		{"bash", `{"command":"ls"`, "not a JSON object"},
 		{"bash", `{"command":"ls"} {}`, "more than one JSON value"},
 		{"read", `{"file_path":"/a","view_range":[1,1]}`, ""},
-		{"read", `{"file_path":"/a","view_range":[2,1]}`, "view_range must be [start, end], two whole numbers with 1 <= start <= end, got [2,1]"},
+		{"read", `{"file_path":"/a","view_range":[2,1]}`, "view_range must be [start, end], two whole numbers with " +
+			"1 <= start <= end, got [2,1]"},
 		{"read", `{"file_path":"/a","view_range":[0,1]}`, "view_range must be"},
 		{"read", `{"file_path":"/a","view_range":[1]}`, "view_range must be"},
 		{"read", `{"file_path":"/a","view_range":[1,null]}`, "view_range must be"},
@@ -167,10 +169,12 @@ func TestStart(t *testing.T) {
 	if d := lookup(t, "bash").Timeout(outboard.Raw(`{"command":"ls"}`)); d != outboard.DefaultBashTimeout {
 		t.Errorf("default timeout %v", d)
 	}
-	if d := lookup(t, "bash").Timeout(outboard.Raw(`{"timeout_ms":9223372036854775807}`)); d <= 0 || d > outboard.MaxBashTimeout {
+	if d := lookup(t, "bash").Timeout(outboard.Raw(`{"timeout_ms":9223372036854775807}`)); d <= 0 ||
+		d > outboard.MaxBashTimeout {
 		t.Errorf("unbounded timeout %v", d)
 	}
-	if got := lookup(t, "read").Start("k", 1, "g", "sthr_1", outboard.Raw(`{"file_path":"a"}`)); got.Shell != "" || got.TimeoutMs != 60000 {
+	if got := lookup(t, "read").Start("k", 1, "g", "sthr_1", outboard.Raw(`{"file_path":"a"}`)); got.Shell != "" ||
+		got.TimeoutMs != 60000 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -211,34 +215,52 @@ func TestFinish(t *testing.T) {
 		isError bool
 		text    string
 	}{
-		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(0), Output: []byte("hi\n")}, outboard.OutcomeOK, false, "hi\n"},
-		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(0)}, outboard.OutcomeOK, false, "(no output)"},
-		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(2)}, outboard.OutcomeOK, true, "exit code 2"},
-		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(137), Output: []byte("x")}, outboard.OutcomeOK, true, "x\nexit code 137"},
-		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(137), Output: []byte("x"), MemoryLimit: 512 << 20}, outboard.OutcomeOK, true,
-			"x\n(the sandbox's memory limit of 512 MiB was hit while this ran, and the kernel ended a program)\nexit code 137"},
-		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(0), MemoryLimit: 9000000}, outboard.OutcomeOK, false,
+		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(0), Output: []byte("hi\n")},
+			outboard.OutcomeOK, false, "hi\n"},
+		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(0)}, outboard.OutcomeOK, false,
+			"(no output)"},
+		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(2)}, outboard.OutcomeOK, true,
+			"exit code 2"},
+		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(137), Output: []byte("x")},
+			outboard.OutcomeOK, true, "x\nexit code 137"},
+		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(137), Output: []byte("x"),
+			MemoryLimit: 512 << 20}, outboard.OutcomeOK, true,
+			"x\n(the sandbox's memory limit of 512 MiB was hit while this ran, and the kernel ended a " +
+				"program)\nexit code 137"},
+		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(0), MemoryLimit: 9000000},
+			outboard.OutcomeOK, false,
 			"(the sandbox's memory limit of 9000000 bytes was hit while this ran, and the kernel ended a program)"},
-		{guest.Result{State: guest.StateDone, Cause: "exited", Output: []byte("1\tfile")}, outboard.OutcomeOK, false, "1\tfile"},
-		{guest.Result{State: guest.StateDone, Cause: "timeout", DurationUs: long, Output: []byte("x\n")}, outboard.OutcomeError, true, "x\ntimed out after 1.5s and was killed"},
-		{guest.Result{State: guest.StateDone, Cause: "timeout", Output: []byte("x\n[timed out after 2s; the shell goes on]\n")},
+		{guest.Result{State: guest.StateDone, Cause: "exited", Output: []byte("1\tfile")}, outboard.OutcomeOK, false,
+			"1\tfile"},
+		{guest.Result{State: guest.StateDone, Cause: "timeout", DurationUs: long, Output: []byte("x\n")},
+			outboard.OutcomeError, true, "x\ntimed out after 1.5s and was killed"},
+		{guest.Result{State: guest.StateDone, Cause: "timeout",
+			Output: []byte("x\n[timed out after 2s; the shell goes on]\n")},
 			outboard.OutcomeError, true, "x\n[timed out after 2s; the shell goes on]\n"},
 		{guest.Result{State: guest.StateDone, Cause: "killed", Output: []byte("[killed before it ran]\n")},
 			outboard.OutcomeCanceled, true, "[killed before it ran]\n"},
-		{guest.Result{State: guest.StateDone, Cause: "exited", Output: []byte("a\n[the whole output is in /tmp/o]\nz"), Truncated: true, FullPath: "/tmp/o"},
+		{guest.Result{State: guest.StateDone, Cause: "exited", Output: []byte("a\n[the whole output is in /tmp/o]\nz"),
+			Truncated: true, FullPath: "/tmp/o"},
 			outboard.OutcomeOK, false, "a\n[the whole output is in /tmp/o]\nz"},
-		{guest.Result{State: guest.StateDone, Cause: "killed", DurationUs: long}, outboard.OutcomeCanceled, true, "canceled after 1.5s: it was killed while it ran"},
-		{guest.Result{State: guest.StateDone, Cause: "error", Output: []byte("no such file")}, outboard.OutcomeError, true, "no such file"},
+		{guest.Result{State: guest.StateDone, Cause: "killed", DurationUs: long}, outboard.OutcomeCanceled, true,
+			"canceled after 1.5s: it was killed while it ran"},
+		{guest.Result{State: guest.StateDone, Cause: "error", Output: []byte("no such file")}, outboard.OutcomeError,
+			true, "no such file"},
 		{guest.Result{State: guest.StateKilled}, outboard.OutcomeCanceled, true, "canceled before it started"},
-		{guest.Result{State: guest.StateAccepted}, outboard.OutcomeUnknown, true, "outcome unknown: the call was started, and whether it ran to its end cannot be told"},
-		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(1), Output: []byte("a...z"), Truncated: true, FullPath: "/tmp/o"},
+		{guest.Result{State: guest.StateAccepted}, outboard.OutcomeUnknown, true,
+			"outcome unknown: the call was started, and whether it ran to its end cannot be told"},
+		{guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: code(1), Output: []byte("a...z"),
+			Truncated: true, FullPath: "/tmp/o"},
 			outboard.OutcomeOK, true, "a...z\n(output truncated; all of it is in /tmp/o)\nexit code 1"},
-		{guest.Result{State: guest.StateDone, Cause: "exited", Output: []byte("a\xff\xfe\x00\x1b[31mz")}, outboard.OutcomeOK, false, "a\uFFFD\uFFFD\x1b[31mz"},
+		{guest.Result{State: guest.StateDone, Cause: "exited", Output: []byte("a\xff\xfe\x00\x1b[31mz")},
+			outboard.OutcomeOK, false, "a\uFFFD\uFFFD\x1b[31mz"},
 	}
 	for _, tt := range tests {
 		got := Finish("sevt_1", tt.res, outboard.SandboxLimits{Pids: 512})
-		if got.Call != "sevt_1" || got.Outcome != tt.outcome || got.IsError != tt.isError || got.ExitCode != tt.res.ExitCode ||
-			got.DurationUs != tt.res.DurationUs || got.Truncated != tt.res.Truncated || got.FullOutput != tt.res.FullPath {
+		if got.Call != "sevt_1" || got.Outcome != tt.outcome || got.IsError != tt.isError ||
+			got.ExitCode != tt.res.ExitCode ||
+			got.DurationUs != tt.res.DurationUs || got.Truncated != tt.res.Truncated ||
+			got.FullOutput != tt.res.FullPath {
 			t.Errorf("%+v: got %+v", tt.res, got)
 		}
 		if text := outboard.PlainText(got.Content); text != tt.text {
@@ -250,7 +272,8 @@ func TestFinish(t *testing.T) {
 // Broken if a model that reads of a failed fork is not told of the sandbox's limit, or is told of it where
 // nothing failed for it.
 func TestProcessLimitHint(t *testing.T) {
-	const hint = "(if a process or thread could not be started: this sandbox may have 7 at a time, those in the background included)"
+	const hint = "(if a process or thread could not be started: this sandbox may have 7 at a time, those in the " +
+		"background included)"
 	for output, want := range map[string]bool{
 		"bash: fork: retry: Resource temporarily unavailable\n":                                             true,
 		"bash: fork: Resource temporarily unavailable":                                                      true,
@@ -259,15 +282,18 @@ func TestProcessLimitHint(t *testing.T) {
 		"RuntimeError: can't start new thread":                                                              true,
 		"Error: spawn /bin/ls EAGAIN":                                                                       true,
 		"java.lang.OutOfMemoryError: unable to create native thread: possibly":                              true,
-		"runtime: failed to create new OS thread (have 5 already; errno=11)\nruntime: may need to increase max user processes (ulimit -u)\nfatal: newosproc EAGAIN": true,
+		"runtime: failed to create new OS thread (have 5 already; errno=11)\nruntime: may need to increase max user " +
+			"processes (ulimit -u)\nfatal: newosproc EAGAIN": true,
 		"read: Resource temporarily unavailable": false,
 		"a thread about spoons, and EAGA":        false,
 		"Killed":                                 false,
 		"":                                       false,
 	} {
 		code := 1
-		fin := Finish("sevt_1", guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: &code, Output: []byte(output)}, outboard.SandboxLimits{Pids: 7})
-		if text := outboard.PlainText(fin.Content); strings.Contains(text, hint) != want || !strings.HasSuffix(text, "exit code 1") {
+		fin := Finish("sevt_1", guest.Result{State: guest.StateDone, Cause: "exited", ExitCode: &code,
+			Output: []byte(output)}, outboard.SandboxLimits{Pids: 7})
+		if text := outboard.PlainText(fin.Content); strings.Contains(text, hint) != want ||
+			!strings.HasSuffix(text, "exit code 1") {
 			t.Errorf("%q: got %q, want the hint: %v", output, text, want)
 		}
 	}
@@ -277,8 +303,10 @@ func TestProcessLimitHint(t *testing.T) {
 // where nothing failed for it.
 func TestFullHint(t *testing.T) {
 	const limited, unlimited = "its limit disk_bytes is 64 MiB", "the server's disk"
-	res := guest.Result{State: guest.StateDone, Cause: "exited", Output: []byte("bash: line 1:  7 File size limit exceeded(core dumped) dd")}
-	if text := outboard.PlainText(Finish("sevt_1", res, outboard.SandboxLimits{}).Content); !strings.Contains(text, "room that sandboxes leave") {
+	res := guest.Result{State: guest.StateDone, Cause: "exited",
+		Output: []byte("bash: line 1:  7 File size limit exceeded(core dumped) dd")}
+	if text := outboard.PlainText(Finish("sevt_1", res, outboard.SandboxLimits{}).Content); !strings.Contains(text,
+		"room that sandboxes leave") {
 		t.Errorf("where nothing may be written: %q", text)
 	}
 	for output, want := range map[string]bool{
@@ -304,10 +332,12 @@ func TestFullHint(t *testing.T) {
 // Broken if any output makes an event that the log refuses for its size, or that is not valid JSON.
 func TestFinishIsBounded(t *testing.T) {
 	fill := func(s string) []byte { return []byte(strings.Repeat(s, 2*outboard.MaxToolOutput/len(s))) }
-	for _, out := range [][]byte{fill("a"), fill("\x01"), fill("<&>"), fill("\xff\x01"), fill("é\u2028"), fill("\"\n"), fill("\xf0\x9f\x98\x80")} {
+	for _, out := range [][]byte{fill("a"), fill("\x01"), fill("<&>"), fill("\xff\x01"), fill("é\u2028"), fill("\"\n"),
+		fill("\xf0\x9f\x98\x80")} {
 		for _, res := range []guest.Result{
 			{State: guest.StateDone, Cause: "exited", Output: out},
-			{State: guest.StateDone, Cause: "timeout", Output: out[:outboard.MaxToolOutput], Truncated: true, FullPath: "/tmp/x"},
+			{State: guest.StateDone, Cause: "timeout", Output: out[:outboard.MaxToolOutput], Truncated: true,
+				FullPath: "/tmp/x"},
 		} {
 			fin := Finish("sevt_1", res, outboard.SandboxLimits{Pids: 512})
 			text := outboard.PlainText(fin.Content)

@@ -34,17 +34,20 @@ const (
 	awsAlgorithm = "AWS4-HMAC-SHA256"
 	awsTime      = "20060102T150405Z"
 	awsUnsigned  = "UNSIGNED-PAYLOAD"
-	awsTrailing  = "STREAMING-UNSIGNED-PAYLOAD-TRAILER" // in pieces that nobody signed, and a checksum behind them: how SDKs upload over TLS
+	// in pieces that nobody signed, and a checksum behind them: how SDKs upload over TLS
+	awsTrailing = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 )
 
 // awsOwn are the headers that are the signer's alone: what the client or another credential says there is replaced.
 var awsOwn = []string{"Authorization", "X-Amz-Date", "Date", "X-Amz-Security-Token"}
 
-// presigned refuses a query that carries a signature: nobody inside holds a key to have made it with, and ours makes none.
+// presigned refuses a query that carries a signature: nobody inside holds a key to have made it with, and ours
+// makes none.
 func presigned(query string) error {
 	for pair := range strings.SplitSeq(query, "&") {
 		name, _, _ := strings.Cut(pair, "=")
-		if n, err := url.QueryUnescape(name); err != nil || strings.HasPrefix(strings.ToLower(n), "x-amz-") && !awsQuery[strings.ToLower(n)] {
+		if n, err := url.QueryUnescape(name); err != nil || strings.HasPrefix(strings.ToLower(n), "x-amz-") &&
+			!awsQuery[strings.ToLower(n)] {
 			return outboard.Errorf(outboard.Denied, "a request signed in its query is not signed again").
 				WithHint("let the client sign in headers, with any key: the gateway replaces the signature")
 		}
@@ -58,10 +61,13 @@ var awsQuery = map[string]bool{"x-amz-expected-bucket-owner": true}
 // awsScopeRE finds what a client signed for: Credential=KEY/DATE/REGION/SERVICE/aws4_request.
 var awsScopeRE = regexp.MustCompile(`Credential=[^/,]*/[0-9]{8}/([^/,]*)/([^/,]*)/aws4_request`)
 
-// sign replaces whatever signature a request has. A request that its client meant for another service or region is refused.
+// sign replaces whatever signature a request has. A request that its client meant for another service or region
+// is refused.
 func (a awsSigner) sign(r *SignRequest) error {
-	if m := awsScopeRE.FindStringSubmatch(r.Header.Get("Authorization")); m != nil && (m[1] != a.scope.Region || m[2] != a.scope.Service) {
-		return outboard.Errorf(outboard.Denied, "the request is for service %q in region %q, and the credential is for %q in %q", m[2], m[1],
+	if m := awsScopeRE.FindStringSubmatch(r.Header.Get("Authorization")); m != nil &&
+		(m[1] != a.scope.Region || m[2] != a.scope.Service) {
+		return outboard.Errorf(outboard.Denied, "the request is for service %q in region %q, and the credential is "+
+			"for %q in %q", m[2], m[1],
 			a.scope.Service, a.scope.Region).WithHint("set the client's region, or add a credential for that service")
 	}
 	u, err := url.Parse(r.URL)
@@ -94,8 +100,9 @@ func (a awsSigner) sign(r *SignRequest) error {
 	for part := range strings.SplitSeq(scope, "/") {
 		key = mac(key, part)
 	}
-	r.Header.Set("Authorization", awsAlgorithm+" Credential="+a.secrets.AccessKeyID.Reveal()+"/"+scope+", SignedHeaders="+names+
-		", Signature="+hex.EncodeToString(mac(key, text)))
+	r.Header.Set("Authorization",
+		awsAlgorithm+" Credential="+a.secrets.AccessKeyID.Reveal()+"/"+scope+", SignedHeaders="+names+
+			", Signature="+hex.EncodeToString(mac(key, text)))
 	return nil
 }
 
@@ -107,7 +114,8 @@ func mac(key []byte, text string) []byte {
 
 var awsHash = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// payload is the hash of the body: our own where the body is held, else what the client says of it, which the service checks.
+// payload is the hash of the body: our own where the body is held, else what the client says of it, which the
+// service checks.
 func (a awsSigner) payload(r *SignRequest) (string, error) {
 	said := r.Header.Get("X-Amz-Content-Sha256")
 	s3 := a.scope.Service == "s3"
@@ -115,8 +123,10 @@ func (a awsSigner) payload(r *SignRequest) (string, error) {
 	case said == awsTrailing && s3 && strings.HasPrefix(r.URL, "https:"):
 		return said, nil
 	case strings.HasPrefix(said, "STREAMING-"):
-		return "", outboard.Errorf(outboard.Denied, "a body whose pieces are each signed by the client cannot be signed again").
-			WithHint("turn chunked signing off: payload_signing_enabled, or a client setting such as disable chunked encoding")
+		return "", outboard.Errorf(outboard.Denied, "a body whose pieces are each signed by the client cannot be "+
+			"signed again").
+			WithHint("turn chunked signing off: payload_signing_enabled, or a client setting such as disable " +
+				"chunked encoding")
 	case r.Held:
 		sum := sha256.Sum256(r.Body)
 		return hex.EncodeToString(sum[:]), nil
@@ -125,11 +135,12 @@ func (a awsSigner) payload(r *SignRequest) (string, error) {
 	case s3 && strings.HasPrefix(r.URL, "https:"):
 		return awsUnsigned, nil
 	}
-	return "", outboard.Errorf(outboard.TooLarge, "the body is too long to sign (over %d bytes), and the client gave no hash of it", maxSigned)
+	return "", outboard.Errorf(outboard.TooLarge, "the body is too long to sign (over %d bytes), and the client "+
+		"gave no hash of it", maxSigned)
 }
 
-// path is the canonical path: for S3 the object's name, encoded as AWS does it and not as the client did; for everything else what is sent,
-// encoded once more.
+// path is the canonical path: for S3 the object's name, encoded as AWS does it and not as the client did; for
+// everything else what is sent, encoded once more.
 func (a awsSigner) path(u *url.URL) string {
 	p := u.EscapedPath()
 	if a.scope.Service == "s3" {
@@ -146,7 +157,8 @@ func awsEscape(s string, keepSlash bool) string {
 	var b strings.Builder
 	for i := range len(s) {
 		c := s[i]
-		if c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || strings.IndexByte("-_.~", c) >= 0 || c == '/' && keepSlash {
+		if c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || strings.IndexByte("-_.~", c) >= 0 ||
+			c == '/' && keepSlash {
 			b.WriteByte(c)
 			continue
 		}
@@ -155,8 +167,8 @@ func awsEscape(s string, keepSlash bool) string {
 	return b.String()
 }
 
-// awsQueryString is the canonical query: decoded, encoded anew and sorted, by the name and then by the value. Sorted as whole pairs a.10 would
-// come before a.1, since = is behind the digits.
+// awsQueryString is the canonical query: decoded, encoded anew and sorted, by the name and then by the value.
+// Sorted as whole pairs a.10 would come before a.1, since = is behind the digits.
 func awsQueryString(raw string) string {
 	var pairs [][2]string
 	for pair := range strings.SplitSeq(raw, "&") {

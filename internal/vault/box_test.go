@@ -13,7 +13,8 @@ import (
 // boxOf is a box in the store with headers of its own.
 func (r *rig) boxOf(headers map[string]map[string]string) outboard.Box {
 	r.Helper()
-	b := outboard.Box{ID: outboard.NewBoxID(), Org: outboard.DefaultOrg, State: outboard.BoxRunning, CreatedAt: r.now, EndAt: r.now}
+	b := outboard.Box{ID: outboard.NewBoxID(), Org: outboard.DefaultOrg, State: outboard.BoxRunning, CreatedAt: r.now,
+		EndAt: r.now}
 	secret := map[string]map[string]outboard.Secret{}
 	for host, list := range headers {
 		secret[host] = map[string]outboard.Secret{}
@@ -43,14 +44,16 @@ func (r *rig) useBox(k *Keeper, b outboard.Box, url string) (map[string]string, 
 	return out, err
 }
 
-// Broken if a box's headers go to hosts they are not for, in the clear, or to another box; if they are not those that were set, also after
-// the keys were changed; or if a value is to be read in the database.
+// Broken if a box's headers go to hosts they are not for, in the clear, or to another box; if they are not those
+// that were set, also after the keys were changed; or if a value is to be read in the database.
 func TestBoxHeaders(t *testing.T) {
 	r := newRig(t)
 	const key = "key-of-box-one"
-	b := r.boxOf(map[string]map[string]string{"a.test": {"x-key": key, "X-More": "1"}, "*.b.test": {"X-Key": "wide"}, "*.c.b.test": {"X-Key": "narrow"}, "e.c.b.test": {"X-Key": "one"}})
+	b := r.boxOf(map[string]map[string]string{"a.test": {"x-key": key, "X-More": "1"}, "*.b.test": {"X-Key": "wide"},
+		"*.c.b.test": {"X-Key": "narrow"}, "e.c.b.test": {"X-Key": "one"}})
 	for range 2 {
-		for url, want := range map[string]string{"https://a.test/x": key, "https://a.test:8443/x": key, "https://x.b.test/": "wide", "https://d.c.b.test/": "narrow",
+		for url, want := range map[string]string{"https://a.test/x": key, "https://a.test:8443/x": key,
+			"https://x.b.test/": "wide", "https://d.c.b.test/": "narrow",
 			"https://e.c.b.test/": "one", "https://b.test/": "", "https://a.test.evil.test/": "", "http://c.test/": ""} {
 			got, err := r.useBox(r.Keeper, b, url)
 			if err != nil || got["X-Key"] != want || (got["X-More"] == "1") != (want == key) {
@@ -84,7 +87,8 @@ func TestBoxHeaders(t *testing.T) {
 		t.Errorf("a value lies open: %s, %v", text, err)
 	}
 	list, err := r.store.AuditRecords(t.Context(), store.AuditQuery{Actor: string(b.ID), Action: AuditUse, Limit: 1000})
-	if err != nil || len(list) == 0 || !strings.Contains(list[0].Rule, string(b.Headers.Credential)) || strings.Contains(string(list[0].Detail), key) {
+	if err != nil || len(list) == 0 || !strings.Contains(list[0].Rule, string(b.Headers.Credential)) ||
+		strings.Contains(string(list[0].Detail), key) {
 		t.Errorf("the audit: %+v, %v", list, err)
 	}
 	if vaults, err := r.store.Vaults(t.Context(), store.Page{IncludeArchived: true}); err != nil || len(vaults) != 1 {
@@ -113,7 +117,8 @@ func TestBoxHeadersGo(t *testing.T) {
 		t.Errorf("a request goes without its headers: %v", got)
 	}
 	r.must(r.store.DeleteBox(t.Context(), orphan.ID))
-	_, err := r.store.ChangeBox(t.Context(), changed.ID, func(b *outboard.Box) error { b.Headers = outboard.BoxHeaders{}; return nil })
+	_, err := r.store.ChangeBox(t.Context(), changed.ID,
+		func(b *outboard.Box) error { b.Headers = outboard.BoxHeaders{}; return nil })
 	r.must(err)
 	r.must(r.SweepBoxes(t.Context()))
 	if !is(orphan) || !is(changed) {
@@ -122,21 +127,23 @@ func TestBoxHeadersGo(t *testing.T) {
 	r.now = r.now.Add(2 * sweepAge)
 	r.must(r.SweepBoxes(t.Context()))
 	if is(orphan) || is(changed) || !is(living) {
-		t.Errorf("after sweeping: of no box %v, of one that has others %v, of one that lives %v", is(orphan), is(changed), is(living))
+		t.Errorf("after sweeping: of no box %v, of one that has others %v, of one that lives %v", is(orphan),
+			is(changed), is(living))
 	}
 	if got, err := r.useBox(r.Keeper, living, "https://a.test/"); err != nil || got["X-Key"] == "" {
 		t.Errorf("the one that lives: %v, %v", got, err)
 	}
 }
 
-// Broken if the password for a box's proxy is among its headers, goes to another box, is not on record when it is used, is lost with new keys, or
-// outlives the box.
+// Broken if the password for a box's proxy is among its headers, goes to another box, is not on record when it
+// is used, is lost with new keys, or outlives the box.
 func TestBoxProxyPassword(t *testing.T) {
 	r := newRig(t)
 	const word = "pass-0f-the-proxy"
 	b := outboard.Box{ID: outboard.NewBoxID(), Org: outboard.DefaultOrg, CreatedAt: r.now, EndAt: r.now}
 	var err error
-	b.Headers, err = r.SealBox(t.Context(), b.ID, map[string]map[string]outboard.Secret{"a.test": {"X-Key": outboard.NewSecret("key-of-box-one")}}, outboard.NewSecret(word))
+	b.Headers, err = r.SealBox(t.Context(), b.ID,
+		map[string]map[string]outboard.Secret{"a.test": {"X-Key": outboard.NewSecret("key-of-box-one")}}, outboard.NewSecret(word))
 	r.must(err)
 	r.must(r.store.AddBox(t.Context(), b))
 	to := Request{Scheme: "socks5", Method: http.MethodConnect, Host: "proxy.test", Port: 1080, Path: "/"}
@@ -144,7 +151,8 @@ func TestBoxProxyPassword(t *testing.T) {
 		if got, err := r.UseBoxProxy(t.Context(), to, b.ID, b.Org, b.Headers); err != nil || got.Reveal() != word {
 			t.Errorf("%v, %v", got, err)
 		}
-		if got, err := r.useBox(r.Keeper, b, "https://a.test/"); err != nil || len(got) != 1 || got["X-Key"] != "key-of-box-one" {
+		if got, err := r.useBox(r.Keeper, b, "https://a.test/"); err != nil || len(got) != 1 ||
+			got["X-Key"] != "key-of-box-one" {
 			t.Errorf("its headers: %v, %v", got, err)
 		}
 		_, err = r.RotateKeys(t.Context())
@@ -153,7 +161,8 @@ func TestBoxProxyPassword(t *testing.T) {
 	if got, ok := b.Headers.Names[""]; ok {
 		t.Errorf("shown: %v", got)
 	}
-	rows, err := r.store.AuditRecords(t.Context(), store.AuditQuery{Actor: string(b.ID), Action: AuditUse, Text: "proxy.test"})
+	rows, err := r.store.AuditRecords(t.Context(), store.AuditQuery{Actor: string(b.ID), Action: AuditUse,
+		Text: "proxy.test"})
 	if err != nil || len(rows) != 2 || rows[0].Resource != "CONNECT socks5://proxy.test:1080/" {
 		t.Errorf("on record: %+v, %v", rows, err)
 	}

@@ -25,8 +25,8 @@ import "time"
 
 // Limits, with their reasons.
 const (
-	// Freshness is how long a session's credentials are used without asking the store: rotation and revocation by another process
-	// must reach a running session within a second.
+	// Freshness is how long a session's credentials are used without asking the store: rotation and revocation
+	// by another process must reach a running session within a second.
 	Freshness = 250 * time.Millisecond
 	// MaxCredentials bounds the living credentials of one vault. Managed Agents wire: 20.
 	MaxCredentials = 20
@@ -36,7 +36,8 @@ const (
 	maxSessions = 4096
 	// maxSigned bounds a request body that has to be held to sign its hash.
 	maxSigned = 16 << 20
-	// renewBefore is how long before its end a token is renewed, so that no request leaves with one that expires on the way.
+	// renewBefore is how long before its end a token is renewed, so that no request leaves with one that expires
+	// on the way.
 	renewBefore = time.Minute
 	// renewTTL is how long one process may take to renew a token before another tries.
 	renewTTL = 30 * time.Second

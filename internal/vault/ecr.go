@@ -16,19 +16,21 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// ServiceECR is the service of a credential that pulls images from a registry at AWS: with its key AWS is asked for the registry's password.
+// ServiceECR is the service of a credential that pulls images from a registry at AWS: with its key AWS is asked
+// for the registry's password.
 const ServiceECR = "ecr"
 
 const (
-	// pullTime is how long before its end a registry's password is not used any more: a pull that has begun with it may take that long.
+	// pullTime is how long before its end a registry's password is not used any more: a pull that has begun with
+	// it may take that long.
 	pullTime = 30 * time.Minute
 	// ecrLife bounds what AWS may say of a password's life: it is 12 hours.
 	ecrLife = 12 * time.Hour
 )
 
-// Registry is who to be at a registry of images, by a credential of the organization: within its rule and on record, like any use. ref is as for
-// Key. A key for AWS is exchanged for the registry's password, which stays in memory; any other value is the password of user, and where there is
-// no user, USER:PASSWORD.
+// Registry is who to be at a registry of images, by a credential of the organization: within its rule and on
+// record, like any use. ref is as for Key. A key for AWS is exchanged for the registry's password, which stays
+// in memory; any other value is the password of user, and where there is no user, USER:PASSWORD.
 func (k *Keeper) Registry(ctx context.Context, ref, registry, user string) (string, outboard.Secret, error) {
 	none := outboard.Secret{}
 	row, s, err := k.own(ctx, ref, http.MethodGet, "https://"+registry+"/v2/")
@@ -49,15 +51,16 @@ func (k *Keeper) Registry(ctx context.Context, ref, registry, user string) (stri
 	}
 	user, password, ok := strings.Cut(text.Reveal(), ":")
 	if !ok {
-		return "", none, outboard.Errorf(outboard.Invalid, "credential %s is not USER:PASSWORD, as a registry's is", ref)
+		return "", none, outboard.Errorf(outboard.Invalid, "credential %s is not USER:PASSWORD, as a registry's is",
+			ref)
 	}
 	return user, outboard.NewSecret(password), nil
 }
 
 var ecrHostRE = regexp.MustCompile(`^[0-9]{12}\.dkr\.ecr\.([a-z0-9-]{1,64})\.(amazonaws\.com|amazonaws\.com\.cn)$`)
 
-// ECRRegion returns the region that a registry at AWS is in. It is "" for any other host. What is returned makes a name below AWS's own
-// domain, so that no registry's name sends a key elsewhere.
+// ECRRegion returns the region that a registry at AWS is in. It is "" for any other host. What is returned makes
+// a name below AWS's own domain, so that no registry's name sends a key elsewhere.
 func ECRRegion(registry string) string {
 	if m := ecrHostRE.FindStringSubmatch(registry); m != nil {
 		return m[1]
@@ -71,7 +74,8 @@ func ecrEndpoint(registry string) string {
 	return "https://api.ecr." + m[1] + "." + m[2] + "/"
 }
 
-// CheckECR says what keeps a credential for AWS's registries from being one, or "": it is for exactly one registry, in the region of its key.
+// CheckECR says what keeps a credential for AWS's registries from being one, or "": it is for exactly one
+// registry, in the region of its key.
 func CheckECR(a *outboard.Auth) string {
 	switch {
 	case len(a.Rule.Hosts) != 1 || ECRRegion(a.Rule.Hosts[0]) == "":
@@ -82,11 +86,13 @@ func CheckECR(a *outboard.Auth) string {
 	return ""
 }
 
-// ecrLogin returns USER:PASSWORD for the one registry that a credential is for: what AWS has given, until shortly before its end. Several pulls
-// at once ask once, on record.
-func (k *Keeper) ecrLogin(ctx context.Context, actor string, c *outboard.Credential, s Secrets) (outboard.Secret, error) {
+// ecrLogin returns USER:PASSWORD for the one registry that a credential is for: what AWS has given, until
+// shortly before its end. Several pulls at once ask once, on record.
+func (k *Keeper) ecrLogin(ctx context.Context, actor string, c *outboard.Credential,
+	s Secrets) (outboard.Secret, error) {
 	if c.Auth.AWS.Service != ServiceECR {
-		return outboard.Secret{}, outboard.Errorf(outboard.Invalid, "credential %s is for the service %s of AWS, and a registry's is for %s", label(c), c.Auth.AWS.Service, ServiceECR)
+		return outboard.Secret{}, outboard.Errorf(outboard.Invalid,
+			"credential %s is for the service %s of AWS, and a registry's is for %s", label(c), c.Auth.AWS.Service, ServiceECR)
 	}
 	if why := CheckECR(&c.Auth); why != "" {
 		return outboard.Secret{}, outboard.Errorf(outboard.Invalid, "credential %s: %s", label(c), why)
@@ -112,7 +118,8 @@ func (k *Keeper) askECR(ctx context.Context, actor string, c *outboard.Credentia
 	if err != nil {
 		return minted{}, err
 	}
-	if err := k.record(ctx, actor, &r, []string{label(c)}, versions([]*store.Credential{{Credential: *c}})); err != nil {
+	if err := k.record(ctx, actor, &r, []string{label(c)},
+		versions([]*store.Credential{{Credential: *c}})); err != nil {
 		return minted{}, err
 	}
 	const body = "{}"
@@ -125,12 +132,14 @@ func (k *Keeper) askECR(ctx context.Context, actor string, c *outboard.Credentia
 	req.Header.Set("Content-Type", "application/x-amz-json-1.1")
 	req.Header.Set("X-Amz-Target", "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken")
 	signer := awsSigner{scope: *c.Auth.AWS, secrets: s, now: k.cfg.Signed}
-	if err := signer.sign(&SignRequest{Method: req.Method, URL: target, Header: req.Header, Body: []byte(body), Held: true}); err != nil {
+	if err := signer.sign(&SignRequest{Method: req.Method, URL: target, Header: req.Header, Body: []byte(body),
+		Held: true}); err != nil {
 		return minted{}, err
 	}
 	a, err := askWith(k.registries(), req)
 	if err != nil {
-		return minted{}, outboard.Errorf(outboard.Unavailable, "asking %s for the password of registry %s: %w", req.URL.Host, c.Auth.Rule.Hosts[0], withoutURL(err))
+		return minted{}, outboard.Errorf(outboard.Unavailable, "asking %s for the password of registry %s: %w",
+			req.URL.Host, c.Auth.Rule.Hosts[0], withoutURL(err))
 	}
 	if a.status != http.StatusOK {
 		return minted{}, ecrRefusal(c, req.URL.Host, a)
@@ -156,7 +165,8 @@ func withoutURL(err error) error {
 
 var awsErrorRE = regexp.MustCompile(`^[A-Za-z]{1,64}$`)
 
-// ecrRefusal says why AWS gave no password: by the name of the error, since the text beside it may repeat parts of the request.
+// ecrRefusal says why AWS gave no password: by the name of the error, since the text beside it may repeat parts
+// of the request.
 func ecrRefusal(c *outboard.Credential, host string, a answer) error {
 	var out struct {
 		Type string `json:"__type"`
@@ -164,9 +174,11 @@ func ecrRefusal(c *outboard.Credential, host string, a answer) error {
 	_ = json.Unmarshal(a.body, &out) // another answer has no name
 	kind := out.Type[strings.LastIndexByte(out.Type, '#')+1:]
 	if a.status >= 500 || a.status == http.StatusTooManyRequests || !awsErrorRE.MatchString(kind) {
-		return outboard.Errorf(outboard.Unavailable, "asking %s for the password of registry %s: it answered %d", host, c.Auth.Rule.Hosts[0], a.status)
+		return outboard.Errorf(outboard.Unavailable, "asking %s for the password of registry %s: it answered %d", host,
+			c.Auth.Rule.Hosts[0], a.status)
 	}
-	return outboard.Errorf(outboard.Denied, "asking %s for the password of registry %s: it answered %d, %s", host, c.Auth.Rule.Hosts[0], a.status, kind).
+	return outboard.Errorf(outboard.Denied, "asking %s for the password of registry %s: it answered %d, %s", host,
+		c.Auth.Rule.Hosts[0], a.status, kind).
 		WithHint("the key needs the right ecr:GetAuthorizationToken, and signatures need this host's clock to be right")
 }
 
@@ -189,13 +201,15 @@ func (k *Keeper) ecrAnswer(c *outboard.Credential, host string, body []byte) (mi
 	}
 	now := k.cfg.Now()
 	life := min(out.Data[0].ExpiresAt-float64(now.Unix()), ecrLife.Seconds())
-	return minted{token: outboard.NewSecret(string(login)), until: now.Add(time.Duration(max(0, life))*time.Second - pullTime), of: *c, by: uses{}}, nil
+	return minted{token: outboard.NewSecret(string(login)),
+		until: now.Add(time.Duration(max(0, life))*time.Second - pullTime), of: *c, by: uses{}}, nil
 }
 
 // forgotten is the end of a registry's password that a kill covers: AWS has no way to take one back.
 func (k *Keeper) forgotten(why string, m minted) withdrawal {
 	return withdrawal{k: k, label: label(&m.of), kind: "registry_password", why: why,
 		ask: func(context.Context) (*http.Request, error) {
-			return nil, outboard.Errorf(outboard.NotFound, "it is forgotten here, and AWS takes no password of a registry back: it ends after 12 hours")
+			return nil, outboard.Errorf(outboard.NotFound, "it is forgotten here, and AWS takes no password of a "+
+				"registry back: it ends after 12 hours")
 		}}
 }

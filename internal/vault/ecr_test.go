@@ -36,29 +36,33 @@ func (r *rig) withAWS(a *ecrtest.AWS) {
 	r.Cleanup(srv.Close)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
-	r.cfg.Registries = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-		if addr != a.Endpoint()+":443" {
-			return nil, errors.New("nobody is at " + addr)
-		}
-		return new(net.Dialer).DialContext(ctx, "tcp", srv.Listener.Addr().String())
-	}}}
+	r.cfg.Registries = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool},
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			if addr != a.Endpoint()+":443" {
+				return nil, errors.New("nobody is at " + addr)
+			}
+			return new(net.Dialer).DialContext(ctx, "tcp", srv.Listener.Addr().String())
+		}}}
 }
 
 func newAWS(r *rig) *ecrtest.AWS {
-	return &ecrtest.AWS{Region: "eu-central-1", KeyID: "AKIDCANARYOFATEST", Key: "secret-canary-of-a-key", Life: 12 * time.Hour, Now: func() time.Time { return r.now }}
+	return &ecrtest.AWS{Region: "eu-central-1", KeyID: "AKIDCANARYOFATEST", Key: "secret-canary-of-a-key",
+		Life: 12 * time.Hour, Now: func() time.Time { return r.now }}
 }
 
 // addECR stores a credential for the registry.
 func (r *rig) addECR(id, key string) outboard.CredentialID {
 	r.Helper()
-	c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: r.vault, CreatedAt: r.now, Auth: outboard.Auth{Type: outboard.AuthAWS,
-		Name: ecrRegistry, AWS: &outboard.AWSScope{Service: ServiceECR, Region: "eu-central-1"}, Rule: outboard.UseRule{Hosts: []string{ecrRegistry}}}}
+	c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: r.vault,
+		CreatedAt: r.now, Auth: outboard.Auth{Type: outboard.AuthAWS,
+			Name: ecrRegistry, AWS: &outboard.AWSScope{Service: ServiceECR,
+				Region: "eu-central-1"}, Rule: outboard.UseRule{Hosts: []string{ecrRegistry}}}}
 	r.must(r.Create(r.Context(), c, Secrets{Value: outboard.NewSecret(key), AccessKeyID: outboard.NewSecret(id)}))
 	return c.ID
 }
 
-// If this fails, images at AWS are not pulled, AWS is asked for each, a password is used past its end, or a key or a password is repeated where it
-// does not belong.
+// If this fails, images at AWS are not pulled, AWS is asked for each, a password is used past its end, or a key
+// or a password is repeated where it does not belong.
 func TestECRPassword(t *testing.T) {
 	r := newRig(t)
 	aws := newAWS(r)
@@ -101,7 +105,8 @@ func TestECRPassword(t *testing.T) {
 	r.must(err)
 	_, _, err = r.Registry(t.Context(), string(id), ecrRegistry, "")
 	r.wantKind(err, outboard.Denied, "InvalidSignatureException") // it is not the old key's password
-	entries, err := r.store.AuditEntries(t.Context(), store.AuditQuery{Text: "api.ecr.eu-central-1.amazonaws.com", Limit: 100})
+	entries, err := r.store.AuditEntries(t.Context(), store.AuditQuery{Text: "api.ecr.eu-central-1.amazonaws.com",
+		Limit: 100})
 	r.must(err)
 	if len(entries) != 3 || entries[0].Action != AuditUse {
 		t.Errorf("%d requests to AWS are on record, want 3", len(entries))
@@ -142,28 +147,39 @@ func TestECRRefusals(t *testing.T) {
 	}
 	add := func(name string, change func(*outboard.Auth)) outboard.CredentialID {
 		t.Helper()
-		c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: r.vault, CreatedAt: r.now, Auth: outboard.Auth{Type: outboard.AuthAWS,
-			Name: name, AWS: &outboard.AWSScope{Service: ServiceECR, Region: "eu-central-1"}, Rule: outboard.UseRule{Hosts: []string{ecrRegistry}}}}
+		c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: r.vault,
+			CreatedAt: r.now, Auth: outboard.Auth{Type: outboard.AuthAWS,
+				Name: name, AWS: &outboard.AWSScope{Service: ServiceECR,
+					Region: "eu-central-1"}, Rule: outboard.UseRule{Hosts: []string{ecrRegistry}}}}
 		change(&c.Auth)
-		r.must(r.Create(t.Context(), c, Secrets{Value: outboard.NewSecret(aws.Key), AccessKeyID: outboard.NewSecret(aws.KeyID)}))
+		r.must(r.Create(t.Context(), c, Secrets{Value: outboard.NewSecret(aws.Key),
+			AccessKeyID: outboard.NewSecret(aws.KeyID)}))
 		return c.ID
 	}
-	refused("another registry", right, "999999999999.dkr.ecr.eu-central-1.amazonaws.com", outboard.Denied, "none of its hosts")
+	refused("another registry", right, "999999999999.dkr.ecr.eu-central-1.amazonaws.com", outboard.Denied,
+		"none of its hosts")
 	refused("another port", right, ecrRegistry+":5000", outboard.Denied, "port 443")
-	for name, host := range map[string]string{"a": "123456789012.dkr.ecr.eu-central-1.amazonaws.com.evil.example", "b": "evil.example", "c": "x.dkr.ecr.eu-central-1.amazonaws.com",
+	for name, host := range map[string]string{"a": "123456789012.dkr.ecr.eu-central-1.amazonaws.com.evil.example",
+		"b": "evil.example", "c": "x.dkr.ecr.eu-central-1.amazonaws.com",
 		"d": "123456789012.dkr.ecr.eu.central-1.amazonaws.com", "e": "123456789012-dkr.ecr.eu-central-1.amazonaws.com"} {
-		refused(host, add(name, func(a *outboard.Auth) { a.Rule.Hosts = []string{host} }), host, outboard.Invalid, "must be a registry")
+		refused(host, add(name, func(a *outboard.Auth) { a.Rule.Hosts = []string{host} }), host, outboard.Invalid,
+			"must be a registry")
 	}
-	refused("another region", add("region", func(a *outboard.Auth) { a.AWS.Region = "us-east-1" }), ecrRegistry, outboard.Invalid, "region eu-central-1", "us-east-1")
-	refused("many hosts", add("hosts", func(a *outboard.Auth) { a.Rule.Hosts = []string{ecrRegistry, "evil.example"} }), ecrRegistry, outboard.Invalid, "one host")
-	refused("another service", add("service", func(a *outboard.Auth) { a.AWS.Service = "s3" }), ecrRegistry, outboard.Invalid, "the service s3")
+	refused("another region", add("region", func(a *outboard.Auth) { a.AWS.Region = "us-east-1" }), ecrRegistry,
+		outboard.Invalid, "region eu-central-1", "us-east-1")
+	refused("many hosts", add("hosts", func(a *outboard.Auth) { a.Rule.Hosts = []string{ecrRegistry, "evil.example"} }),
+		ecrRegistry, outboard.Invalid, "one host")
+	refused("another service", add("service", func(a *outboard.Auth) { a.AWS.Service = "s3" }), ecrRegistry,
+		outboard.Invalid, "the service s3")
 	if aws.Asked() != 0 {
 		t.Fatalf("AWS was asked %d times by who may not", aws.Asked())
 	}
 	r.vault = r.addVault()
-	refused("a wrong key", r.addECR(aws.KeyID, "secret-wrong"), ecrRegistry, outboard.Denied, "InvalidSignatureException")
+	refused("a wrong key", r.addECR(aws.KeyID, "secret-wrong"), ecrRegistry, outboard.Denied,
+		"InvalidSignatureException")
 	r.vault = r.addVault()
-	refused("an unknown key", r.addECR("AKIDOTHER", aws.Key), ecrRegistry, outboard.Denied, "UnrecognizedClientException")
+	refused("an unknown key", r.addECR("AKIDOTHER", aws.Key), ecrRegistry, outboard.Denied,
+		"UnrecognizedClientException")
 	if len(aws.Passwords()) != 0 {
 		t.Error("a password was given for a wrong key")
 	}
@@ -232,7 +248,8 @@ func TestECRAnswers(t *testing.T) {
 	}
 }
 
-// If this fails, a password of a registry goes on being used after the kill that covers its credential, or the record says it was revoked.
+// If this fails, a password of a registry goes on being used after the kill that covers its credential, or the
+// record says it was revoked.
 func TestECRForgotten(t *testing.T) {
 	r := newRig(t)
 	t.Cleanup(r.Keeper.Stop)

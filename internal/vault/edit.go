@@ -32,8 +32,8 @@ func NormalURL(s string) string {
 	return u.String()
 }
 
-// Create stores a new credential, whose Auth the caller has checked. Conflict if its vault has another one like it; Exhausted if the
-// vault is full.
+// Create stores a new credential, whose Auth the caller has checked. Conflict if its vault has another one like
+// it; Exhausted if the vault is full.
 func (k *Keeper) Create(ctx context.Context, c outboard.Credential, s Secrets) error {
 	c.Version = 1
 	err := k.edit(ctx, func(ks *keys, st *store.VaultState) (store.VaultEdit, error) {
@@ -44,21 +44,25 @@ func (k *Keeper) Create(ctx context.Context, c outboard.Credential, s Secrets) e
 			}
 		}
 		if living >= MaxCredentials {
-			return store.VaultEdit{}, outboard.Errorf(outboard.Invalid, "vault %s has %d credentials, which is the most", c.Vault, living).
+			return store.VaultEdit{}, outboard.Errorf(outboard.Invalid,
+				"vault %s has %d credentials, which is the most", c.Vault, living).
 				WithHint("archive one, or use another vault")
 		}
 		sealed, err := ks.seal(k.org, &c, s)
 		return store.VaultEdit{Put: []store.Credential{{Credential: c, Unique: Unique(&c.Auth), Sealed: sealed}}}, err
 	})
 	if errors.Is(err, store.ErrDuplicate) {
-		return outboard.Errorf(outboard.Conflict, "vault %s has a credential for %q already", c.Vault, strings.TrimPrefix(strings.TrimPrefix(Unique(&c.Auth), "mcp "), "name ")).
+		return outboard.Errorf(outboard.Conflict, "vault %s has a credential for %q already", c.Vault,
+			strings.TrimPrefix(strings.TrimPrefix(Unique(&c.Auth), "mcp "), "name ")).
 			WithHint("update that one, or archive it first")
 	}
 	return err
 }
 
-// Update changes a credential and its secrets. change may run more than once. NotFound if there is none, Invalid if it is archived.
-func (k *Keeper) Update(ctx context.Context, id outboard.CredentialID, change func(*outboard.Credential, *Secrets) error) (outboard.Credential, error) {
+// Update changes a credential and its secrets. change may run more than once. NotFound if there is none, Invalid
+// if it is archived.
+func (k *Keeper) Update(ctx context.Context, id outboard.CredentialID,
+	change func(*outboard.Credential, *Secrets) error) (outboard.Credential, error) {
 	for range maxEdits {
 		c, err := k.updateOnce(ctx, id, change)
 		if !errors.Is(err, errMoved) {
@@ -68,7 +72,8 @@ func (k *Keeper) Update(ctx context.Context, id outboard.CredentialID, change fu
 	return outboard.Credential{}, errMoved
 }
 
-func (k *Keeper) updateOnce(ctx context.Context, id outboard.CredentialID, change func(*outboard.Credential, *Secrets) error) (outboard.Credential, error) {
+func (k *Keeper) updateOnce(ctx context.Context, id outboard.CredentialID,
+	change func(*outboard.Credential, *Secrets) error) (outboard.Credential, error) {
 	row, err := k.cfg.Store.Credential(ctx, id)
 	if err != nil {
 		return outboard.Credential{}, err
@@ -91,7 +96,8 @@ func (k *Keeper) updateOnce(ctx context.Context, id outboard.CredentialID, chang
 		}
 		next.Version++
 		sealed, err := ks.seal(k.org, &next, s)
-		return store.VaultEdit{Put: []store.Credential{{Credential: next, Unique: Unique(&next.Auth), Sealed: sealed}}}, err
+		return store.VaultEdit{Put: []store.Credential{{Credential: next, Unique: Unique(&next.Auth),
+			Sealed: sealed}}}, err
 	})
 	return next, err
 }

@@ -37,11 +37,12 @@ type minted struct {
 const (
 	// maxMinted bounds the tokens in memory.
 	maxMinted = 1024
-	// askAgain is how long an issuer is not asked again that has given no token: a program that asks in a loop must not have the server do so too,
-	// which GitHub takes for abuse of the app. Whoever mends the credential makes a new version of it, for which it is asked at once.
+	// askAgain is how long an issuer is not asked again that has given no token: a program that asks in a loop
+	// must not have the server do so too, which GitHub takes for abuse of the app. Whoever mends the credential
+	// makes a new version of it, for which it is asked at once.
 	askAgain = 2 * time.Second
-	// refusedAfter is how old a token must be for another to be made because a server has refused it. A program in a sandbox can have one refused
-	// whenever it likes: by asking for what no installation may.
+	// refusedAfter is how old a token must be for another to be made because a server has refused it. A program
+	// in a sandbox can have one refused whenever it likes: by asking for what no installation may.
 	refusedAfter = time.Minute
 )
 
@@ -51,9 +52,10 @@ type denied struct {
 	until time.Time
 }
 
-// installationToken returns a token for exactly the scope of a credential, made by the issuer or still valid, for a session. Several
-// requests at once make one.
-func (k *Keeper) installationToken(ctx context.Context, session outboard.SessionID, c *outboard.Credential, s Secrets) (outboard.Secret, error) {
+// installationToken returns a token for exactly the scope of a credential, made by the issuer or still valid,
+// for a session. Several requests at once make one.
+func (k *Keeper) installationToken(ctx context.Context, session outboard.SessionID, c *outboard.Credential,
+	s Secrets) (outboard.Secret, error) {
 	key := mintKey(c)
 	if token, ok := k.mintedFor(key, session); ok {
 		return token, nil
@@ -122,8 +124,9 @@ func (k *Keeper) mintedFor(key string, session outboard.SessionID) (outboard.Sec
 	return m.token, true
 }
 
-// refused notes that a server has answered 401 to a token: the next use gets a new one. GitHub ends tokens before their time, when an
-// installation is suspended or its permissions change. This one stays among those that Withdraw gives back, for it may live.
+// refused notes that a server has answered 401 to a token: the next use gets a new one. GitHub ends tokens
+// before their time, when an installation is suspended or its permissions change. This one stays among those
+// that Withdraw gives back, for it may live.
 func (k *Keeper) refused(key string, token outboard.Secret) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -166,7 +169,8 @@ func (k *Keeper) mint(ctx context.Context, g *outboard.GitHubScope, key outboard
 		return minted{}, outboard.Errorf(outboard.Unavailable, "asking %s for a token: %w", req.URL.Host, err)
 	}
 	if a.status != http.StatusCreated {
-		return minted{}, outboard.Errorf(outboard.Unavailable, "asking %s for a token: it answered %d", req.URL.Host, a.status).
+		return minted{}, outboard.Errorf(outboard.Unavailable, "asking %s for a token: it answered %d", req.URL.Host,
+			a.status).
 			WithHint("check the app's id, installation, key, repositories and permissions: outboard secret test")
 	}
 	return grantOf(g, a.body)
@@ -188,15 +192,18 @@ func grantOf(g *outboard.GitHubScope, body []byte) (minted, error) {
 	}
 	for name, level := range out.Permissions {
 		if permissionRank(level) > permissionRank(g.Permissions[name]) && name != "metadata" {
-			return minted{}, outboard.Errorf(outboard.Denied, "the issued token has permission %s:%s, and its credential names %q", name, level, g.Permissions[name])
+			return minted{}, outboard.Errorf(outboard.Denied,
+				"the issued token has permission %s:%s, and its credential names %q", name, level, g.Permissions[name])
 		}
 	}
 	if out.Selection == "all" {
-		return minted{}, outboard.Errorf(outboard.Denied, "the issued token reaches every repository, and its credential names %d", len(g.Repositories))
+		return minted{}, outboard.Errorf(outboard.Denied, "the issued token reaches every repository, and its "+
+			"credential names %d", len(g.Repositories))
 	}
 	for _, r := range out.Repositories {
 		if !slices.ContainsFunc(g.Repositories, func(s string) bool { return strings.EqualFold(s, r.FullName) }) {
-			return minted{}, outboard.Errorf(outboard.Denied, "the issued token reaches repository %s, and its credential names %s", r.FullName, strings.Join(g.Repositories, ", "))
+			return minted{}, outboard.Errorf(outboard.Denied,
+				"the issued token reaches repository %s, and its credential names %s", r.FullName, strings.Join(g.Repositories, ", "))
 		}
 	}
 	return minted{token: outboard.NewSecret(out.Token), until: out.ExpiresAt}, nil
@@ -216,7 +223,8 @@ func appJWT(app int64, key outboard.Secret, now time.Time) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	claims, err := json.Marshal(map[string]any{"iat": now.Add(-time.Minute).Unix(), "exp": now.Add(jwtLife).Unix(), "iss": fmt.Sprint(app)})
+	claims, err := json.Marshal(map[string]any{"iat": now.Add(-time.Minute).Unix(), "exp": now.Add(jwtLife).Unix(),
+		"iss": fmt.Sprint(app)})
 	if err != nil {
 		return "", outboard.Errorf(outboard.Internal, "encoding a claim: %w", err)
 	}

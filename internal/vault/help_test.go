@@ -39,7 +39,8 @@ func newRig(t *testing.T) *rig {
 
 // another is a second process on the same database and key directory.
 func (r *rig) another() *Keeper {
-	return New(Config{Store: r.store, Wrappers: []Wrapper{KeyDir{filepath.Join(r.dir, "vault-keys")}}, Mark: filepath.Join(r.dir, "vault.seq"),
+	return New(Config{Store: r.store, Wrappers: []Wrapper{KeyDir{filepath.Join(r.dir, "vault-keys")}},
+		Mark: filepath.Join(r.dir, "vault.seq"),
 		HTTP: Client(&outbound.Guard{Private: outbound.Loopback}, nil), Now: func() time.Time { return r.now }})
 }
 
@@ -72,7 +73,8 @@ func (r *rig) addSession(vaults ...outboard.VaultID) outboard.SessionID {
 // add stores a credential with a value.
 func (r *rig) add(a outboard.Auth, value string) outboard.Credential {
 	r.Helper()
-	c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: r.vault, Auth: a, CreatedAt: r.now}
+	c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: r.vault,
+		Auth: a, CreatedAt: r.now}
 	r.must(r.Create(r.Context(), c, Secrets{Value: outboard.NewSecret(value)}))
 	c.Version = 1
 	return c
@@ -80,7 +82,8 @@ func (r *rig) add(a outboard.Auth, value string) outboard.Credential {
 
 // header is a rule that sets Authorization for one host.
 func header(name, host string) outboard.Auth {
-	return outboard.Auth{Type: outboard.AuthHeader, Name: name, HeaderName: "Authorization", Format: "Bearer {secret}", Rule: outboard.UseRule{Hosts: []string{host}}}
+	return outboard.Auth{Type: outboard.AuthHeader, Name: name, HeaderName: "Authorization", Format: "Bearer {secret}",
+		Rule: outboard.UseRule{Hosts: []string{host}}}
 }
 
 // to is a request of the rig's session.

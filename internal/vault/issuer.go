@@ -58,8 +58,8 @@ type flight[T any] struct {
 	err  error
 }
 
-// do runs fn, unless it is being run for key: then it waits for that. The work goes on when the caller that began it leaves: others
-// may wait for it, and what an issuer has changed must be stored.
+// do runs fn, unless it is being run for key: then it waits for that. The work goes on when the caller that
+// began it leaves: others may wait for it, and what an issuer has changed must be stored.
 func (f *flights[T]) do(ctx context.Context, key string, fn func(context.Context) (T, error)) (out T, err error) {
 	f.mu.Lock()
 	if f.now == nil {
@@ -100,8 +100,8 @@ func plainError(err error) string {
 	return s
 }
 
-// Client returns an HTTP client for Config: it dials what the guard allows, and follows no redirect, so that a token cannot travel to
-// another place. roots are whom it trusts, nil = the system's.
+// Client returns an HTTP client for Config: it dials what the guard allows, and follows no redirect, so that a
+// token cannot travel to another place. roots are whom it trusts, nil = the system's.
 func Client(g *outbound.Guard, roots *x509.CertPool) *http.Client {
 	dial := func(ctx context.Context, _, addr string) (net.Conn, error) {
 		host, port, err := net.SplitHostPort(addr)
@@ -119,7 +119,8 @@ func Client(g *outbound.Guard, roots *x509.CertPool) *http.Client {
 		return outbound.Dial(ctx, addrs, port)
 	}
 	return &http.Client{
-		Transport:     &http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true, TLSHandshakeTimeout: issuerTimeout, MaxIdleConns: 16, IdleConnTimeout: time.Minute},
+		Transport: &http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: roots},
+			ForceAttemptHTTP2: true, TLSHandshakeTimeout: issuerTimeout, MaxIdleConns: 16, IdleConnTimeout: time.Minute},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

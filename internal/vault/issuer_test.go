@@ -47,7 +47,8 @@ func newForge(t *testing.T) *forge {
 		}
 		all := maps.Clone(perms)
 		all["metadata"] = "read"
-		return map[string]any{"token": fmt.Sprintf("ghs_minted-%d", f.asked.Load()), "expires_at": time.Date(2026, 3, 1, 13, 0, 0, 0, time.UTC),
+		return map[string]any{"token": fmt.Sprintf("ghs_minted-%d", f.asked.Load()),
+			"expires_at":  time.Date(2026, 3, 1, 13, 0, 0, 0, time.UTC),
 			"permissions": all, "repository_selection": "selected", "repositories": list}
 	}
 	mux := http.NewServeMux()
@@ -93,7 +94,8 @@ func (f *forge) check(auth string) error {
 		Iat, Exp int64
 		Iss      string
 	}
-	if err := json.Unmarshal(body, &claims); err != nil || !strings.Contains(string(head), `"RS256"`) || claims.Iss != "7" || claims.Exp-claims.Iat > 600 {
+	if err := json.Unmarshal(body, &claims); err != nil || !strings.Contains(string(head), `"RS256"`) ||
+		claims.Iss != "7" || claims.Exp-claims.Iat > 600 {
 		return fmt.Errorf("the claim is %s.%s, %v", head, body, err)
 	}
 	return nil
@@ -102,11 +104,14 @@ func (f *forge) check(auth string) error {
 func (r *rig) addApp(f *forge) outboard.Credential {
 	r.Helper()
 	block := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(f.key)})
-	return r.add(outboard.Auth{Type: outboard.AuthGitHub, Name: "app", Rule: outboard.UseRule{Hosts: []string{"127.0.0.1", "github.com"}, Ports: []int{443, 80}},
-		GitHub: &outboard.GitHubScope{AppID: 7, InstallationID: 42, APIURL: f.URL, Repositories: []string{"me/one"}, Permissions: map[string]string{"contents": "write"}}}, string(block))
+	return r.add(outboard.Auth{Type: outboard.AuthGitHub, Name: "app",
+		Rule: outboard.UseRule{Hosts: []string{"127.0.0.1", "github.com"}, Ports: []int{443, 80}},
+		GitHub: &outboard.GitHubScope{AppID: 7, InstallationID: 42, APIURL: f.URL, Repositories: []string{"me/one"},
+			Permissions: map[string]string{"contents": "write"}}}, string(block))
 }
 
-// If this fails, tokens are minted for more than the credential's scope, once per request, or reach git and the API in the wrong form.
+// If this fails, tokens are minted for more than the credential's scope, once per request, or reach git and the
+// API in the wrong form.
 func TestGitHubApp(t *testing.T) {
 	r, f := newRig(t), newForge(t)
 	c := r.addApp(f)
@@ -136,7 +141,8 @@ func TestGitHubApp(t *testing.T) {
 		t.Errorf("the API is sent %q", h.Reveal())
 	}
 	r.now = time.Date(2026, 3, 1, 12, 59, 30, 0, time.UTC) // it is about to end
-	if in, err := r.Use(t.Context(), r.to("GET", "github.com", "/")); err != nil || !strings.Contains(base64Of(in), "ghs_minted-2") {
+	if in, err := r.Use(t.Context(), r.to("GET", "github.com", "/")); err != nil ||
+		!strings.Contains(base64Of(in), "ghs_minted-2") {
 		t.Errorf("after its end: %v, %v", base64Of(in), err)
 	}
 	if _, err := r.Archive(t.Context(), c.ID); err != nil {
@@ -147,8 +153,8 @@ func TestGitHubApp(t *testing.T) {
 	}
 }
 
-// If this fails, clients of GitHub refuse to start though the gateway has a credential for them, see something of it, lose variables that a person has
-// set, or what they send with the made-up token leaves as it is.
+// If this fails, clients of GitHub refuse to start though the gateway has a credential for them, see something
+// of it, lose variables that a person has set, or what they send with the made-up token leaves as it is.
 func TestMadeUpGitHubToken(t *testing.T) {
 	r, f := newRig(t), newForge(t)
 	if env, err := r.Environment(t.Context(), r.session); err != nil || env["GH_TOKEN"]+env["GITHUB_TOKEN"] != "" {
@@ -161,7 +167,8 @@ func TestMadeUpGitHubToken(t *testing.T) {
 	if !regexp.MustCompile(`^ghs_[0-9a-f]{36}$`).MatchString(token) || env["GH_TOKEN"] != token || f.asked.Load() != 0 {
 		t.Errorf("%v, and %d tokens were minted", env, f.asked.Load())
 	}
-	if other, err := r.Environment(t.Context(), r.addSession(r.vault)); err != nil || other["GITHUB_TOKEN"] == token || other["GITHUB_TOKEN"] == "" {
+	if other, err := r.Environment(t.Context(), r.addSession(r.vault)); err != nil || other["GITHUB_TOKEN"] == token ||
+		other["GITHUB_TOKEN"] == "" {
 		t.Errorf("another session has the same: %v, %v", other, err)
 	}
 	req := r.to("GET", "github.com", "/me/one.git/info/refs")
@@ -170,8 +177,10 @@ func TestMadeUpGitHubToken(t *testing.T) {
 	if got := base64Of(in); got != "x-access-token:ghs_minted-1" {
 		t.Errorf("a request with it leaves with %q", got)
 	}
-	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "GH_TOKEN", InHeader: true, Rule: outboard.UseRule{Hosts: []string{"github.com"}}}, "a-persons-own-token")
-	if env, err := r.Environment(t.Context(), r.session); err != nil || env["GH_TOKEN"] == "" || env["GH_TOKEN"] == token || env["GITHUB_TOKEN"] != "" {
+	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "GH_TOKEN", InHeader: true,
+		Rule: outboard.UseRule{Hosts: []string{"github.com"}}}, "a-persons-own-token")
+	if env, err := r.Environment(t.Context(), r.session); err != nil || env["GH_TOKEN"] == "" ||
+		env["GH_TOKEN"] == token || env["GITHUB_TOKEN"] != "" {
 		t.Errorf("beside a variable of the same name: %v, %v", env, err)
 	}
 }
@@ -213,7 +222,8 @@ func TestGitHubWiderToken(t *testing.T) {
 	}
 }
 
-// If this fails, a program that asks in a loop has the server ask the issuer in one, or a credential that was mended is not asked for at once.
+// If this fails, a program that asks in a loop has the server ask the issuer in one, or a credential that was
+// mended is not asked for at once.
 func TestGitHubIsNotAskedInALoop(t *testing.T) {
 	r, f := newRig(t), newForge(t)
 	right := f.key
@@ -232,13 +242,14 @@ func TestGitHubIsNotAskedInALoop(t *testing.T) {
 	}
 	f.key = right
 	r.now = r.now.Add(askAgain)
-	if in, err := r.Use(t.Context(), r.to("GET", "github.com", "/")); err != nil || base64Of(in) != "x-access-token:ghs_minted-2" {
+	if in, err := r.Use(t.Context(), r.to("GET", "github.com", "/")); err != nil ||
+		base64Of(in) != "x-access-token:ghs_minted-2" {
 		t.Errorf("a while later: %q, %v", base64Of(in), err)
 	}
 }
 
-// If this fails, a token that GitHub has ended is sent for the rest of its hour; or a program that provokes refusals has tokens made in a loop, or one
-// forgotten that a kill would have given back.
+// If this fails, a token that GitHub has ended is sent for the rest of its hour; or a program that provokes
+// refusals has tokens made in a loop, or one forgotten that a kill would have given back.
 func TestGitHubRefusesItsToken(t *testing.T) {
 	r, f := newRig(t), newForge(t)
 	revoked := f.takesBack(t)
@@ -274,7 +285,8 @@ func TestGitHubRefusesItsToken(t *testing.T) {
 	}
 }
 
-// If this fails, an issuer that renews no token is asked once for each use, or not at once after the credential was mended.
+// If this fails, an issuer that renews no token is asked once for each use, or not at once after the credential
+// was mended.
 func TestOAuthIsNotAskedInALoop(t *testing.T) {
 	r, s := newRig(t), newIssuer(t)
 	c := r.addOAuth(s.URL)
@@ -298,7 +310,8 @@ func TestOAuthIsNotAskedInALoop(t *testing.T) {
 		return nil
 	})
 	r.must(err)
-	if token, ok, err := r.Bearer(t.Context(), r.session, "https://mcp.example.com/x"); !ok || err != nil || token.Reveal() == "access-1" {
+	if token, ok, err := r.Bearer(t.Context(), r.session, "https://mcp.example.com/x"); !ok || err != nil ||
+		token.Reveal() == "access-1" {
 		t.Errorf("mended: %v, %v", ok, err)
 	}
 }
@@ -339,10 +352,12 @@ func newIssuer(t *testing.T) *issuer {
 
 func (r *rig) addOAuth(endpoint string) outboard.Credential {
 	r.Helper()
-	c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: r.vault, CreatedAt: r.now, Auth: outboard.Auth{Type: outboard.AuthOAuth,
-		MCPServerURL: "https://MCP.example.com:443/x/", ExpiresAt: r.now.Add(time.Hour), Refresh: &outboard.OAuthRefresh{TokenEndpoint: endpoint, ClientID: "client", EndpointAuth: "client_secret_basic"}}}
+	c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: r.vault,
+		CreatedAt: r.now, Auth: outboard.Auth{Type: outboard.AuthOAuth,
+			MCPServerURL: "https://MCP.example.com:443/x/", ExpiresAt: r.now.Add(time.Hour), Refresh: &outboard.OAuthRefresh{TokenEndpoint: endpoint, ClientID: "client", EndpointAuth: "client_secret_basic"}}}
 	s := outboard.NewSecret
-	r.must(r.Create(r.Context(), c, Secrets{Value: s("access-1"), RefreshToken: s("refresh-1"), ClientSecret: s("client-secret")}))
+	r.must(r.Create(r.Context(), c, Secrets{Value: s("access-1"), RefreshToken: s("refresh-1"),
+		ClientSecret: s("client-secret")}))
 	return c
 }
 
@@ -393,7 +408,8 @@ func TestOAuthRenewal(t *testing.T) {
 	}
 }
 
-// If this fails, a token endpoint chosen by somebody else makes the server reach into its own network, or send tokens where it is redirected.
+// If this fails, a token endpoint chosen by somebody else makes the server reach into its own network, or send
+// tokens where it is redirected.
 func TestIssuerAddresses(t *testing.T) {
 	r, s := newRig(t), newIssuer(t)
 	r.addOAuth(s.URL)
@@ -410,7 +426,8 @@ func TestIssuerAddresses(t *testing.T) {
 	r.vault = r.addVault()
 	r.session = r.addSession(r.vault)
 	c := r.addOAuth(away.URL)
-	_, err = r.Update(t.Context(), c.ID, func(c *outboard.Credential, _ *Secrets) error { c.Auth.ExpiresAt = r.now; return nil })
+	_, err = r.Update(t.Context(), c.ID,
+		func(c *outboard.Credential, _ *Secrets) error { c.Auth.ExpiresAt = r.now; return nil })
 	r.must(err)
 	_, _, err = r.Bearer(t.Context(), r.session, "https://mcp.example.com/x")
 	r.wantKind(err, outboard.Unavailable, "307")

@@ -23,11 +23,14 @@ import (
 // Config makes a Keeper.
 type Config struct {
 	Store *store.Store
-	// Wrappers open the data key. The first one also wraps new ones; the others are for moving from one technology to another.
+	// Wrappers open the data key. The first one also wraps new ones; the others are for moving from one
+	// technology to another.
 	Wrappers []Wrapper
-	// Mark is a file that remembers the highest sequence seen; an older database is refused. "" = only within this process.
+	// Mark is a file that remembers the highest sequence seen; an older database is refused. "" = only within
+	// this process.
 	Mark string
-	// HTTP reaches token issuers and MCP servers. It must refuse addresses inside the operator's network and follow no redirects.
+	// HTTP reaches token issuers and MCP servers. It must refuse addresses inside the operator's network and
+	// follow no redirects.
 	HTTP *http.Client
 	// Registries reaches AWS for the passwords of registries, which may be on the operator's own network. nil = HTTP.
 	Registries *http.Client
@@ -35,7 +38,8 @@ type Config struct {
 	Permit func(ctx context.Context, id outboard.CredentialID) error
 	Logger *slog.Logger     // nil = discard
 	Now    func() time.Time // nil = the store's
-	Signed func() time.Time // the time in signatures, which others judge by their clocks; nil = Now where it is set, else the host's
+	// the time in signatures, which others judge by their clocks; nil = Now where it is set, else the host's
+	Signed func() time.Time
 
 	reached func(step string) // for tests: a rotation, or a reading of the state, is here; nil = nobody asks
 }
@@ -77,7 +81,8 @@ func New(cfg Config) *Keeper {
 		cfg.Signed = cfg.Store.HostNow
 	}
 	k := newKeeper(cfg, outboard.DefaultOrg)
-	k.family = &family{keepers: map[outboard.OrgID]*Keeper{outboard.DefaultOrg: k}, sessions: map[outboard.SessionID]outboard.OrgID{}, withdrawals: newWithdrawals()}
+	k.family = &family{keepers: map[outboard.OrgID]*Keeper{outboard.DefaultOrg: k},
+		sessions: map[outboard.SessionID]outboard.OrgID{}, withdrawals: newWithdrawals()}
 	return k
 }
 
@@ -96,8 +101,8 @@ type state struct {
 	index    map[outboard.CredentialID]store.CredentialMark // replaced, never written to
 }
 
-// current returns the state, not older than Freshness. keys is nil when there is no vault yet. The key is opened without mu held: whoever
-// has what is cached must not wait for a key service.
+// current returns the state, not older than Freshness. keys is nil when there is no vault yet. The key is opened
+// without mu held: whoever has what is cached must not wait for a key service.
 func (k *Keeper) current(ctx context.Context) (state, error) {
 	var opened *keys
 	for range maxEdits { // another process may exchange the key meanwhile
@@ -105,7 +110,8 @@ func (k *Keeper) current(ctx context.Context) (state, error) {
 		if err != nil || need == nil {
 			return st, err
 		}
-		if opened, err = k.opener.open(ctx, need.ID, k.remote(need), func(ctx context.Context) (*keys, error) { return k.unwrap(ctx, need) }); err == nil {
+		if opened, err = k.opener.open(ctx, need.ID, k.remote(need),
+			func(ctx context.Context) (*keys, error) { return k.unwrap(ctx, need) }); err == nil {
 			continue
 		}
 		now, failed := k.cfg.Store.VaultKey(ctx, k.org)
@@ -116,8 +122,8 @@ func (k *Keeper) current(ctx context.Context) (state, error) {
 	return state{}, locked(errMoved)
 }
 
-// look is current as far as it goes with the keys that are open already: those cached, and opened. It returns the key that must be opened
-// first, if one must.
+// look is current as far as it goes with the keys that are open already: those cached, and opened. It returns
+// the key that must be opened first, if one must.
 func (k *Keeper) look(ctx context.Context, opened *keys) (st state, need *outboard.VaultKey, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -152,7 +158,8 @@ func locked(err error) error {
 
 // load reads and verifies the whole state, or returns the key that has to be opened for that. Called with mu held.
 func (k *Keeper) load(ctx context.Context, opened *keys) (need *outboard.VaultKey, err error) {
-	least := max(k.sequence, k.mark()) // before the state is read: another process may go on in between, and note that it has
+	// before the state is read: another process may go on in between, and note that it has
+	least := max(k.sequence, k.mark())
 	st, err := k.cfg.Store.VaultState(ctx, k.org)
 	if err != nil {
 		return nil, locked(err)
@@ -206,8 +213,10 @@ func (k *Keeper) verify(ks *keys, st *store.VaultState, least int64) error {
 }
 
 func rolledBack(have, least int64, mark string) error {
-	return outboard.Errorf(outboard.Denied, "the credentials in the database are older (%d) than those seen before (%d)", have, least).
-		WithHint("someone restored an old database; if it was you, remove %s and set again what was changed or revoked since", mark)
+	return outboard.Errorf(outboard.Denied,
+		"the credentials in the database are older (%d) than those seen before (%d)", have, least).
+		WithHint("someone restored an old database; if it was you, remove %s and set again what was changed or "+
+			"revoked since", mark)
 }
 
 // mark reads the highest sequence seen by any process here. What cannot be read is no witness.
@@ -244,7 +253,8 @@ func (k *Keeper) remember(sequence int64) error {
 // remote reports whether a key is opened by a key management service, which may be away.
 func (k *Keeper) remote(row *outboard.VaultKey) bool {
 	w, err := parseWrapping(row.Wrapping)
-	return err == nil && slices.ContainsFunc(k.cfg.Wrappers, func(by Wrapper) bool { _, far := by.(External); return far && by.Kind() == w.Kind })
+	return err == nil && slices.ContainsFunc(k.cfg.Wrappers,
+		func(by Wrapper) bool { _, far := by.(External); return far && by.Kind() == w.Kind })
 }
 
 // unwrap opens a data key with whichever wrapper made it.
@@ -270,17 +280,19 @@ func (k *Keeper) unwrap(ctx context.Context, row *outboard.VaultKey) (*keys, err
 // wrap wraps new data keys with the first wrapper.
 func (k *Keeper) wrap(ctx context.Context, ks *keys) (outboard.VaultKey, func(json.RawMessage) error, error) {
 	if len(k.cfg.Wrappers) == 0 {
-		return outboard.VaultKey{}, nil, outboard.Errorf(outboard.Unavailable, "the vault is locked: no key-encryption key is configured")
+		return outboard.VaultKey{}, nil, outboard.Errorf(outboard.Unavailable,
+			"the vault is locked: no key-encryption key is configured")
 	}
 	raw, wrapped, settle, err := k.cfg.Wrappers[0].Wrap(ctx, ks.bytes(), keyAAD(k.org, ks.id))
 	return outboard.VaultKey{Org: k.org, ID: ks.id, Wrapping: raw, Wrapped: wrapped}, settle, err
 }
 
-// maxEdits bounds how often an edit is decided again because another process changed the key. Each loss means another one won.
+// maxEdits bounds how often an edit is decided again because another process changed the key. Each loss means
+// another one won.
 const maxEdits = 8
 
-// edit changes credentials. decide gets keys to seal with and the living state; it fills in what to put and drop, and may run more
-// than once. The first edit makes the key.
+// edit changes credentials. decide gets keys to seal with and the living state; it fills in what to put and
+// drop, and may run more than once. The first edit makes the key.
 func (k *Keeper) edit(ctx context.Context, decide func(ks *keys, st *store.VaultState) (store.VaultEdit, error)) error {
 	var err error
 	for range maxEdits {
@@ -292,7 +304,8 @@ func (k *Keeper) edit(ctx context.Context, decide func(ks *keys, st *store.Vault
 	return err
 }
 
-func (k *Keeper) editOnce(ctx context.Context, decide func(ks *keys, st *store.VaultState) (store.VaultEdit, error)) error {
+func (k *Keeper) editOnce(ctx context.Context,
+	decide func(ks *keys, st *store.VaultState) (store.VaultEdit, error)) error {
 	cur, err := k.current(ctx)
 	if err != nil {
 		return err
@@ -313,7 +326,8 @@ func (k *Keeper) editOnce(ctx context.Context, decide func(ks *keys, st *store.V
 		case row.ID != ks.id:
 			return store.VaultEdit{}, errMoved
 		default:
-			if err := k.verify(ks, &st, max(cur.sequence, k.mark())); err != nil { // nobody else can go on while the state is held
+			// nobody else can go on while the state is held
+			if err := k.verify(ks, &st, max(cur.sequence, k.mark())); err != nil {
 				return store.VaultEdit{}, locked(err)
 			}
 		}
@@ -354,7 +368,8 @@ func applyMarks(marks []store.CredentialMark, e *store.VaultEdit) []store.Creden
 	for _, id := range e.Drop {
 		delete(all, id)
 	}
-	return slices.SortedFunc(maps.Values(all), func(a, b store.CredentialMark) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return slices.SortedFunc(maps.Values(all),
+		func(a, b store.CredentialMark) int { return strings.Compare(string(a.ID), string(b.ID)) })
 }
 
 // clock is the current time as the store keeps it.

@@ -50,7 +50,8 @@ func TestDatabaseAloneIsUseless(t *testing.T) {
 		if bytes.Contains(b, []byte(secret)) {
 			t.Errorf("%s holds the secret", f)
 		}
-		found = found || bytes.Contains(b, []byte("api.example.com")) // the control: the search does find what is there in the clear
+		// the control: the search does find what is there in the clear
+		found = found || bytes.Contains(b, []byte("api.example.com"))
 	}
 	if !found {
 		t.Error("the search finds nothing at all")
@@ -99,8 +100,8 @@ func TestKeyFileMode(t *testing.T) {
 	}
 }
 
-// If this fails, whoever can write to the database can make the gateway send a secret to a host of their choice, bring back a revoked
-// one, or have a request go out without its credential.
+// If this fails, whoever can write to the database can make the gateway send a secret to a host of their choice,
+// bring back a revoked one, or have a request go out without its credential.
 func TestTampering(t *testing.T) {
 	setup := func(t *testing.T) (*rig, outboard.Credential) {
 		r := newRig(t)
@@ -113,19 +114,24 @@ func TestTampering(t *testing.T) {
 	}
 	for name, change := range map[string]func(r *rig, c outboard.Credential){
 		"another host": func(r *rig, c outboard.Credential) {
-			r.sql(`UPDATE credentials SET body = replace(body, 'api.example.com', 'evil.example.com') WHERE id = ?`, string(c.ID))
+			r.sql(`UPDATE credentials SET body = replace(body, 'api.example.com', 'evil.example.com') WHERE id = ?`,
+				string(c.ID))
 			r.sql(`UPDATE credentials SET body = replace(body, 'other.example.com', 'api.example.com')`)
 		},
 		"other bytes": func(r *rig, c outboard.Credential) {
 			r.sql(`UPDATE credentials SET sealed = randomblob(length(sealed)) WHERE id = ?`, string(c.ID))
 		},
 		"swapped secrets": func(r *rig, c outboard.Credential) {
-			r.sql(`UPDATE credentials SET sealed = (SELECT sealed FROM credentials WHERE id <> ?) WHERE id = ?`, string(c.ID), string(c.ID))
+			r.sql(`UPDATE credentials SET sealed = (SELECT sealed FROM credentials WHERE id <> ?) WHERE id = ?`,
+				string(c.ID), string(c.ID))
 		},
 		"another vault": func(r *rig, c outboard.Credential) {
 			r.sql(`UPDATE credentials SET vault = 'vlt_01other' WHERE id = ?`, string(c.ID))
 		},
-		"a removed row": func(r *rig, c outboard.Credential) { r.sql(`DELETE FROM credentials WHERE id = ?`, string(c.ID)) },
+		"a removed row": func(r *rig, c outboard.Credential) {
+			r.sql(`DELETE FROM credentials WHERE id = ?`,
+				string(c.ID))
+		},
 		"a version": func(r *rig, c outboard.Credential) {
 			r.sql(`UPDATE credentials SET version = 7 WHERE id = ?`, string(c.ID))
 		},
@@ -181,7 +187,8 @@ func TestRollback(t *testing.T) {
 	}
 }
 
-// If this fails, a process that reads the vault while another one changes it takes the database for an old one, and refuses every secret.
+// If this fails, a process that reads the vault while another one changes it takes the database for an old one,
+// and refuses every secret.
 func TestReadingBesideAChangeIsNoRollback(t *testing.T) {
 	r := newRig(t)
 	beside := func(reading int, change func()) *Keeper {
@@ -224,7 +231,8 @@ type crashing struct {
 	point string
 }
 
-func (c crashing) Wrap(ctx context.Context, plain, aad []byte) (json.RawMessage, []byte, func(json.RawMessage) error, error) {
+func (c crashing) Wrap(ctx context.Context, plain,
+	aad []byte) (json.RawMessage, []byte, func(json.RawMessage) error, error) {
 	if c.point == "before" {
 		return nil, nil, nil, errCrash
 	}
@@ -238,13 +246,15 @@ func (c crashing) Wrap(ctx context.Context, plain, aad []byte) (json.RawMessage,
 	return raw, wrapped, settle, err
 }
 
-// If this fails, a process killed while it rotates keys leaves a vault that nobody can open, or the old key in use after a success.
+// If this fails, a process killed while it rotates keys leaves a vault that nobody can open, or the old key in
+// use after a success.
 func TestRotation(t *testing.T) {
 	for _, point := range []string{"", "before", "wrapped", "stored"} {
 		t.Run("killed "+point, func(t *testing.T) {
 			r := newRig(t)
 			c := r.add(header("a", "api.example.com"), "s3cret-value")
-			r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "TOKEN", InHeader: true, Rule: outboard.UseRule{AnyHost: true}}, "in-the-environment")
+			r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "TOKEN", InHeader: true,
+				Rule: outboard.UseRule{AnyHost: true}}, "in-the-environment")
 			before, err := r.store.Credential(t.Context(), c.ID)
 			r.must(err)
 			env, err := r.Environment(t.Context(), r.session)
@@ -254,7 +264,8 @@ func TestRotation(t *testing.T) {
 				t.Fatal(got)
 			}
 			dir := r.cfg.Wrappers[0].(KeyDir)
-			k := New(Config{Store: r.store, Wrappers: []Wrapper{crashing{dir, point}}, Mark: r.cfg.Mark, Now: r.cfg.Now})
+			k := New(Config{Store: r.store, Wrappers: []Wrapper{crashing{dir, point}}, Mark: r.cfg.Mark,
+				Now: r.cfg.Now})
 			n, err := k.RotateKeys(t.Context())
 			rotated := point == "" || point == "stored"
 			if rotated && (err != nil || n.Credentials != 2) || !rotated && err == nil {
@@ -262,7 +273,8 @@ func TestRotation(t *testing.T) {
 			}
 			after, err := r.store.Credential(t.Context(), c.ID)
 			r.must(err)
-			if changed := after.Sealed.Key != before.Sealed.Key && !bytes.Equal(after.Sealed.Data, before.Sealed.Data); changed != rotated {
+			if changed := after.Sealed.Key != before.Sealed.Key && !bytes.Equal(after.Sealed.Data,
+				before.Sealed.Data); changed != rotated {
 				t.Fatalf("sealed anew: %v", changed)
 			}
 			r.now = r.now.Add(Freshness)
@@ -317,8 +329,10 @@ func TestConcurrentEdits(t *testing.T) {
 		k := r.another()
 		wg.Go(func() {
 			for j := range 4 {
-				c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: r.vault,
-					Auth: header(fmt.Sprintf("n%d-%d", i, j), fmt.Sprintf("h%d-%d.example.com", i, j)), CreatedAt: r.now}
+				c := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential),
+					Vault: r.vault,
+					Auth: header(fmt.Sprintf("n%d-%d", i, j), fmt.Sprintf("h%d-%d.example.com", i,
+						j)), CreatedAt: r.now}
 				if err := k.Create(t.Context(), c, Secrets{Value: outboard.NewSecret("value")}); err != nil {
 					errs <- err
 				}
@@ -353,7 +367,8 @@ func TestPassphrase(t *testing.T) {
 	first, second := Passphrase{outboard.NewSecret("correct horse")}, Passphrase{outboard.NewSecret("battery staple")}
 	with := func(ws ...Wrapper) *Keeper { return New(Config{Store: r.store, Wrappers: ws, Now: r.cfg.Now}) }
 	k := with(first)
-	r.must(k.Create(t.Context(), outboard.Credential{ID: "vcrd_01a", Vault: r.vault, Auth: header("a", "api.example.com"), CreatedAt: r.now},
+	r.must(k.Create(t.Context(), outboard.Credential{ID: "vcrd_01a", Vault: r.vault,
+		Auth: header("a", "api.example.com"), CreatedAt: r.now},
 		Secrets{Value: outboard.NewSecret("s3cret-value")}))
 	_, err := with(second).Use(t.Context(), r.to("GET", "api.example.com", "/"))
 	r.wantKind(err, outboard.Unavailable, "locked")
@@ -367,11 +382,13 @@ func TestPassphrase(t *testing.T) {
 	r.wantKind(err, outboard.Unavailable, "locked")
 }
 
-// If this fails, an archived credential's name stays taken, a second one shares it, or its secret stays in the database.
+// If this fails, an archived credential's name stays taken, a second one shares it, or its secret stays in the
+// database.
 func TestArchivePurges(t *testing.T) {
 	r := newRig(t)
 	c := r.add(header("a", "api.example.com"), "s3cret-value")
-	again := outboard.Credential{ID: "vcrd_01again", Vault: r.vault, Auth: header("a", "api.example.com"), CreatedAt: r.now}
+	again := outboard.Credential{ID: "vcrd_01again", Vault: r.vault, Auth: header("a", "api.example.com"),
+		CreatedAt: r.now}
 	r.wantKind(r.Create(t.Context(), again, Secrets{}), outboard.Conflict, "already")
 	if _, err := r.Archive(t.Context(), c.ID); err != nil {
 		t.Fatal(err)
@@ -426,10 +443,12 @@ func TestChangesReachRunningSessions(t *testing.T) {
 	}
 }
 
-// If this fails, what was opened with a credential goes on after that was revoked or given another rule, or ends for a new value.
+// If this fails, what was opened with a credential goes on after that was revoked or given another rule, or ends
+// for a new value.
 func TestUseInProgress(t *testing.T) {
 	r := newRig(t)
-	kept, moved, gone := r.add(header("a", "a.example.com"), "first-value"), r.add(header("b", "b.example.com"), "second-value"), r.add(header("c", "c.example.com"), "third-value")
+	kept, moved, gone := r.add(header("a", "a.example.com"), "first-value"), r.add(header("b", "b.example.com"),
+		"second-value"), r.add(header("c", "c.example.com"), "third-value")
 	uses := map[string]Injection{}
 	for _, host := range []string{"a", "b", "c"} {
 		in, err := r.Use(t.Context(), r.to("GET", host+".example.com", "/"))
@@ -463,7 +482,8 @@ func TestUseInProgress(t *testing.T) {
 // If this fails, a secret can be printed by accident.
 func TestSecretsDoNotPrint(t *testing.T) {
 	s := Secrets{Value: outboard.NewSecret("s3cret-value"), RefreshToken: outboard.NewSecret("r3fresh-value")}
-	in := Injection{Set: map[string]outboard.Secret{"A": s.Value}, Replace: []Placeholder{{Text: "p", Value: s.Value}}, Scrub: []outboard.Secret{s.Value}}
+	in := Injection{Set: map[string]outboard.Secret{"A": s.Value}, Replace: []Placeholder{{Text: "p", Value: s.Value}},
+		Scrub: []outboard.Secret{s.Value}}
 	j, err := json.Marshal([]any{s, in.Set, in.Scrub})
 	if err != nil {
 		t.Fatal(err)
@@ -477,7 +497,8 @@ func TestSecretsDoNotPrint(t *testing.T) {
 	}
 }
 
-// If this fails, who opens a credential while another process changes it, or rotates the keys, is told that the vault was tampered with.
+// If this fails, who opens a credential while another process changes it, or rotates the keys, is told that the
+// vault was tampered with.
 func TestOpenBesideEdits(t *testing.T) {
 	r := newRig(t)
 	id, there := r.addOAuth("https://issuer.example.com").ID, r.another()
@@ -507,7 +528,8 @@ func TestOpenBesideEdits(t *testing.T) {
 	}
 }
 
-// If this fails, whoever starts a server with the wrong passphrase or key is not told so, or is told to make a new one where that loses everything.
+// If this fails, whoever starts a server with the wrong passphrase or key is not told so, or is told to make a
+// new one where that loses everything.
 func TestCheckSaysWhatIsLocked(t *testing.T) {
 	words := func(s string) []Wrapper { return []Wrapper{Passphrase{Words: outboard.NewSecret(s)}} }
 	for name, c := range map[string]struct {
@@ -515,11 +537,16 @@ func TestCheckSaysWhatIsLocked(t *testing.T) {
 		spoil     func(t *testing.T, dir string)
 		say, hint string
 	}{
-		"another passphrase": {good: func(string) []Wrapper { return words("right") }, bad: func(string) []Wrapper { return words("wrong") },
+		"another passphrase": {good: func(string) []Wrapper { return words("right") },
+			bad: func(string) []Wrapper { return words("wrong") },
 			say: "passphrase is not the one in use", hint: "previous_passphrase_env"},
-		"another key": {spoil: func(t *testing.T, path string) { rewrite(t, path, base64.StdEncoding.EncodeToString(make([]byte, 32))) },
+		"another key": {spoil: func(t *testing.T, path string) {
+			rewrite(t, path,
+				base64.StdEncoding.EncodeToString(make([]byte, 32)))
+		},
 			say: "another key than the one in use", hint: "backup"},
-		"a key that was cut": {spoil: func(t *testing.T, path string) { rewrite(t, path, "c2hvcnQ=") }, say: "is not 32 bytes", hint: "backup"},
+		"a key that was cut": {spoil: func(t *testing.T, path string) { rewrite(t, path, "c2hvcnQ=") },
+			say: "is not 32 bytes", hint: "backup"},
 		"a key that is gone": {spoil: func(t *testing.T, path string) {
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
@@ -531,7 +558,10 @@ func TestCheckSaysWhatIsLocked(t *testing.T) {
 			}
 		}, say: "is not a file"},
 		"a file of another's": {good: func(dir string) []Wrapper { return []Wrapper{keyFile(t, dir, "one")} },
-			bad: func(dir string) []Wrapper { return []Wrapper{keyFile(t, dir, "two")} }, say: "another key than the one in use", hint: "previous_key_file"},
+			bad: func(dir string) []Wrapper {
+				return []Wrapper{keyFile(t, dir,
+					"two")}
+			}, say: "another key than the one in use", hint: "previous_key_file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, org := range []outboard.OrgID{outboard.DefaultOrg, "org_other"} {
@@ -546,10 +576,12 @@ func TestCheckSaysWhatIsLocked(t *testing.T) {
 					}
 					return k
 				}
-				v := outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), Org: org, DisplayName: "v", CreatedAt: r.now}
+				v := outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), Org: org,
+					DisplayName: "v", CreatedAt: r.now}
 				r.must(r.store.PutVault(t.Context(), v))
 				k := keeper(c.good)
-				cred := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential), Vault: v.ID, Auth: outboard.Auth{Type: outboard.AuthEnv, Name: "A"}, CreatedAt: r.now}
+				cred := outboard.Credential{ID: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential),
+					Vault: v.ID, Auth: outboard.Auth{Type: outboard.AuthEnv, Name: "A"}, CreatedAt: r.now}
 				r.must(k.For(org).Create(t.Context(), cred, Secrets{Value: outboard.NewSecret("sekrit-value")}))
 				r.must(keeper(c.good).Check(t.Context()))
 				if c.spoil != nil {
@@ -563,7 +595,9 @@ func TestCheckSaysWhatIsLocked(t *testing.T) {
 					c.spoil(t, files[0])
 				}
 				err := keeper(c.bad).Check(t.Context())
-				if err == nil || !strings.Contains(err.Error(), c.say) || !strings.Contains(outboard.HintOf(err), c.hint) || strings.Contains(outboard.HintOf(err), "openssl") {
+				if err == nil || !strings.Contains(err.Error(), c.say) ||
+					!strings.Contains(outboard.HintOf(err), c.hint) ||
+					strings.Contains(outboard.HintOf(err), "openssl") {
 					t.Errorf("%s: %v (hint: %s), want %q and %q", org, err, outboard.HintOf(err), c.say, c.hint)
 				}
 				if org != outboard.DefaultOrg && (err == nil || !strings.Contains(err.Error(), string(org))) {

@@ -30,8 +30,9 @@ type service interface {
 	decrypt(ctx context.Context, key, sealed string) ([]byte, error)
 }
 
-// External is a Wrapper whose key-encryption key only a key management service can open. Each wrapping has a fresh key of its own: the
-// service sees 32 random bytes and never a data key, and what a wrapping is bound to holds whether or not the service can bind anything.
+// External is a Wrapper whose key-encryption key only a key management service can open. Each wrapping has a
+// fresh key of its own: the service sees 32 random bytes and never a data key, and what a wrapping is bound to
+// holds whether or not the service can bind anything.
 type External struct {
 	kind    string
 	service service
@@ -40,9 +41,10 @@ type External struct {
 // Kind implements Wrapper.
 func (e External) Kind() string { return e.kind }
 
-// Wrap implements Wrapper. The new key is opened once before it counts: a service that encrypts what it cannot decrypt, for lack of a
-// right, say, would lock the vault at the next start.
-func (e External) Wrap(ctx context.Context, plain, aad []byte) (json.RawMessage, []byte, func(json.RawMessage) error, error) {
+// Wrap implements Wrapper. The new key is opened once before it counts: a service that encrypts what it cannot
+// decrypt, for lack of a right, say, would lock the vault at the next start.
+func (e External) Wrap(ctx context.Context, plain,
+	aad []byte) (json.RawMessage, []byte, func(json.RawMessage) error, error) {
 	kek := make([]byte, keySize)
 	rand.Read(kek)
 	ctx, cancel := context.WithTimeout(ctx, kmsTimeout)
@@ -57,7 +59,8 @@ func (e External) Wrap(ctx context.Context, plain, aad []byte) (json.RawMessage,
 		return nil, nil, nil, outboard.Errorf(outboard.Unavailable, "%s opened another key than it was given", e.kind)
 	}
 	wrapped, err := sealWith(kek, plain, aad)
-	return wrapping{Kind: e.kind, ID: key, Sealed: sealed}.raw(), wrapped, func(json.RawMessage) error { return nil }, err
+	return wrapping{Kind: e.kind, ID: key,
+		Sealed: sealed}.raw(), wrapped, func(json.RawMessage) error { return nil }, err
 }
 
 // Unwrap implements Wrapper.
@@ -83,10 +86,11 @@ func (e External) failed(doing string, err error) error {
 		WithHint("nothing is stored or used until it answers; see vault in docs/reference/config.md")
 }
 
-// Command returns a Wrapper that asks a program, which is started for each request with one JSON object on its standard input and
-// answers with one on its standard output: {"op":"encrypt","plaintext":B64} with {"key":NAME,"ciphertext":TEXT}, and
-// {"op":"decrypt","key":NAME,"ciphertext":TEXT} with {"plaintext":B64}. Another exit code than 0 is a failure, whose reason is
-// "error" in the answer, else the end of what it wrote to standard error.
+// Command returns a Wrapper that asks a program, which is started for each request with one JSON object on its
+// standard input and answers with one on its standard output: {"op":"encrypt","plaintext":B64} with
+// {"key":NAME,"ciphertext":TEXT}, and {"op":"decrypt","key":NAME,"ciphertext":TEXT} with {"plaintext":B64}.
+// Another exit code than 0 is a failure, whose reason is "error" in the answer, else the end of what it wrote to
+// standard error.
 func Command(argv ...string) External { return External{"command", command(argv)} }
 
 type command []string
@@ -167,7 +171,8 @@ type TransitConfig struct {
 	Mount     string // "" = transit
 	Key       string
 	Namespace string // "" = none
-	// TokenFile holds the token. It is read for each request, so that an agent may renew it, and must be nobody else's to read.
+	// TokenFile holds the token. It is read for each request, so that an agent may renew it, and must be nobody
+	// else's to read.
 	TokenFile string
 	// HTTP reaches it; it must follow no redirects.
 	HTTP *http.Client
@@ -198,14 +203,16 @@ func (t transit) encrypt(ctx context.Context, plain []byte) (string, string, err
 
 func (t transit) decrypt(ctx context.Context, key, sealed string) ([]byte, error) {
 	if key != t.Key {
-		return nil, outboard.Errorf(outboard.NotFound, "the vault key was wrapped by the service's key %q, and %q is configured", key, t.Key)
+		return nil, outboard.Errorf(outboard.NotFound, "the vault key was wrapped by the service's key %q, and %q "+
+			"is configured", key, t.Key)
 	}
 	out, err := t.ask(ctx, "decrypt", key, transitData{Ciphertext: sealed})
 	return out.Plaintext, err
 }
 
 func (t transit) ask(ctx context.Context, op, key string, in transitData) (transitData, error) {
-	token, err := readPrivate(t.TokenFile, "the token of the key management service", false) // which an agent of the service may write, as its own user
+	// which an agent of the service may write, as its own user
+	token, err := readPrivate(t.TokenFile, "the token of the key management service", false)
 	if err != nil {
 		return transitData{}, err
 	}
@@ -242,7 +249,8 @@ func transitAnswer(resp *http.Response) (transitData, error) {
 	}
 	err := json.NewDecoder(io.LimitReader(resp.Body, maxKMS)).Decode(&out)
 	if resp.StatusCode != http.StatusOK {
-		return out.Data, outboard.Errorf(outboard.Unavailable, "it answered %d: %s", resp.StatusCode, short(strings.Join(out.Errors, "; ")))
+		return out.Data, outboard.Errorf(outboard.Unavailable, "it answered %d: %s", resp.StatusCode,
+			short(strings.Join(out.Errors, "; ")))
 	}
 	if err != nil {
 		return out.Data, outboard.Errorf(outboard.Unavailable, "its answer is not what was expected")
@@ -292,7 +300,8 @@ func (a awsKMS) encrypt(ctx context.Context, plain []byte) (string, string, erro
 	return out.KeyID, base64.StdEncoding.EncodeToString(out.Ciphertext), err
 }
 
-// decrypt names the key that encrypted, so that one of somebody else's is not opened with whatever key it says it needs.
+// decrypt names the key that encrypted, so that one of somebody else's is not opened with whatever key it says
+// it needs.
 func (a awsKMS) decrypt(ctx context.Context, key, sealed string) ([]byte, error) {
 	blob, err := base64.StdEncoding.DecodeString(sealed)
 	if err != nil {
@@ -319,7 +328,8 @@ func (a awsKMS) ask(ctx context.Context, op string, in kmsMessage) (out kmsMessa
 	req.Header.Set("Content-Type", "application/x-amz-json-1.1")
 	req.Header.Set("X-Amz-Target", "TrentService."+op)
 	signer := awsSigner{scope: outboard.AWSScope{Service: "kms", Region: a.Region}, secrets: secrets, now: a.Now}
-	if err := signer.sign(&SignRequest{Method: req.Method, URL: address, Header: req.Header, Body: body, Held: true}); err != nil {
+	if err := signer.sign(&SignRequest{Method: req.Method, URL: address, Header: req.Header, Body: body,
+		Held: true}); err != nil {
 		return out, err
 	}
 	resp, err := a.HTTP.Do(req)

@@ -22,7 +22,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// childEnv makes this test binary another program: a key management program, or a process that rotates keys until it is killed.
+// childEnv makes this test binary another program: a key management program, or a process that rotates keys
+// until it is killed.
 const childEnv = "OUTBOARD_VAULT_CHILD"
 
 func TestMain(m *testing.M) {
@@ -119,12 +120,14 @@ func newTransit(t *testing.T) *fakeTransit {
 		switch {
 		case f.down.Load():
 			refuse(w, 503, "Vault is sealed")
-		case r.Method != "POST" || r.Header.Get("X-Vault-Token") != "s.token" || r.Header.Get("X-Vault-Namespace") != "team":
+		case r.Method != "POST" || r.Header.Get("X-Vault-Token") != "s.token" ||
+			r.Header.Get("X-Vault-Namespace") != "team":
 			refuse(w, 403, "permission denied")
 		case r.URL.Path == "/v1/keys/transit/encrypt/outboard":
 			v := f.version.Load()
 			sealed, _ := sealWith(key(v), in.Plaintext, nil)
-			answer(w, 200, map[string]any{"data": map[string]any{"ciphertext": fmt.Sprintf("vault:v%d:%x", v, sealed), "key_version": v}})
+			answer(w, 200, map[string]any{"data": map[string]any{"ciphertext": fmt.Sprintf("vault:v%d:%x", v, sealed),
+				"key_version": v}})
 		case r.URL.Path == "/v1/keys/transit/decrypt/outboard":
 			var v int64
 			var sealed []byte
@@ -150,7 +153,8 @@ func (f *fakeTransit) wrapper(t *testing.T, token string) External {
 	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Transit(TransitConfig{URL: f.URL, Mount: "keys/transit", Key: "outboard", Namespace: "team", TokenFile: path, HTTP: f.Client()})
+	return Transit(TransitConfig{URL: f.URL, Mount: "keys/transit", Key: "outboard", Namespace: "team", TokenFile: path,
+		HTTP: f.Client()})
 }
 
 // fakeKMS answers as AWS KMS does, for one key.
@@ -168,7 +172,8 @@ func fakeKMS(t *testing.T) (KMSConfig, *atomic.Bool) {
 		switch auth := r.Header.Get("Authorization"); {
 		case denied.Load():
 			fail("AccessDeniedException")
-		case !strings.Contains(auth, "Credential=AKID/") || !strings.Contains(auth, "/eu-west-1/kms/aws4_request") || !strings.Contains(auth, "x-amz-target"):
+		case !strings.Contains(auth, "Credential=AKID/") || !strings.Contains(auth, "/eu-west-1/kms/aws4_request") ||
+			!strings.Contains(auth, "x-amz-target"):
 			fail("IncompleteSignatureException")
 		case r.Header.Get("X-Amz-Target") == "TrentService.Encrypt" && in.KeyID == "alias/outboard":
 			b, _ := sealWith(key, in.Plaintext, aad)
@@ -185,9 +190,10 @@ func fakeKMS(t *testing.T) (KMSConfig, *atomic.Bool) {
 		}
 	}))
 	t.Cleanup(srv.Close)
-	return KMSConfig{Region: "eu-west-1", Key: "alias/outboard", URL: srv.URL, HTTP: srv.Client(), Credentials: func(context.Context) (Secrets, error) {
-		return Secrets{Value: outboard.NewSecret("secret"), AccessKeyID: outboard.NewSecret("AKID")}, nil
-	}}, &denied
+	return KMSConfig{Region: "eu-west-1", Key: "alias/outboard", URL: srv.URL, HTTP: srv.Client(),
+		Credentials: func(context.Context) (Secrets, error) {
+			return Secrets{Value: outboard.NewSecret("secret"), AccessKeyID: outboard.NewSecret("AKID")}, nil
+		}}, &denied
 }
 
 // services are the wrappers whose key is elsewhere, each with what takes that key away.
@@ -209,8 +215,8 @@ func services(t *testing.T) map[string]struct {
 	}
 }
 
-// If this fails, a vault whose key is in a key management service does not open with it, opens without it, or says not why; or a
-// wrapping that was moved to another organization opens.
+// If this fails, a vault whose key is in a key management service does not open with it, opens without it, or
+// says not why; or a wrapping that was moved to another organization opens.
 func TestServices(t *testing.T) {
 	for name, s := range services(t) {
 		t.Run(name, func(t *testing.T) {
@@ -226,7 +232,8 @@ func TestServices(t *testing.T) {
 			if w, err := parseWrapping(row.Wrapping); err != nil || w.Kind != name || w.Sealed == "" || w.ID == "" {
 				t.Fatalf("wrapping %s, %v", row.Wrapping, err)
 			}
-			if _, err := s.Unwrap(t.Context(), row.Wrapping, row.Wrapped, keyAAD("org_other", row.ID)); outboard.KindOf(err) != outboard.Denied {
+			if _, err := s.Unwrap(t.Context(), row.Wrapping, row.Wrapped,
+				keyAAD("org_other", row.ID)); outboard.KindOf(err) != outboard.Denied {
 				t.Errorf("a wrapping of another organization: %v", err)
 			}
 			_, err = with(KeyDir{t.TempDir()}).Use(t.Context(), r.to("GET", "api.example.com", "/"))
@@ -308,8 +315,8 @@ func TestBadPrograms(t *testing.T) {
 	}
 }
 
-// If this fails, others may read the token of the service and it is used all the same, a wrong one is not refused, or one that an agent
-// renewed is not taken up; or a service's own rotation locks the vault.
+// If this fails, others may read the token of the service and it is used all the same, a wrong one is not
+// refused, or one that an agent renewed is not taken up; or a service's own rotation locks the vault.
 func TestTransitToken(t *testing.T) {
 	f := newTransit(t)
 	w := f.wrapper(t, "s.token")
@@ -356,7 +363,8 @@ func TestTransitToken(t *testing.T) {
 	}
 }
 
-// rotateForEver rotates the vault of the directory in its environment, from one kind of key to the next, and says where it is.
+// rotateForEver rotates the vault of the directory in its environment, from one kind of key to the next, and
+// says where it is.
 func rotateForEver() {
 	ctx := context.Background()
 	dir := os.Getenv("VAULT_DIR")
@@ -370,7 +378,8 @@ func rotateForEver() {
 	for i := 0; ; i++ {
 		ws := append([]Wrapper{way[i%len(way)]}, way...)
 		fmt.Println("begin")
-		if _, err := New(Config{Store: s, Wrappers: ws, Mark: filepath.Join(dir, "vault.seq")}).RotateKeys(ctx); err != nil {
+		if _, err := New(Config{Store: s, Wrappers: ws, Mark: filepath.Join(dir, "vault.seq")}).
+			RotateKeys(ctx); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -384,12 +393,14 @@ func rotationWay(dir string) []Wrapper {
 		Command(os.Args[0], filepath.Join(dir, "outside")), KeyFile{filepath.Join(dir, "file.key")}}
 }
 
-// If this fails, a server that is killed with SIGKILL while it rotates the keys of the vault leaves secrets that do not open.
+// If this fails, a server that is killed with SIGKILL while it rotates the keys of the vault leaves secrets that
+// do not open.
 func TestRotationKilled(t *testing.T) {
 	r := newRig(t)
 	outside := kmsKey(t, "one")
 	r.must(os.Rename(outside, filepath.Join(r.dir, "outside")))
-	r.must(os.WriteFile(filepath.Join(r.dir, "file.key"), []byte("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="), 0o600))
+	r.must(os.WriteFile(filepath.Join(r.dir, "file.key"), []byte("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="),
+		0o600))
 	hosts := []string{}
 	for i := range 15 {
 		host := fmt.Sprintf("h%d.example.com", i)
@@ -430,7 +441,8 @@ func TestRotationKilled(t *testing.T) {
 	t.Logf("%d of %d kills met a rotation; kinds met: %v", during, rounds, kinds)
 }
 
-// startRotations starts a process that rotates keys until it is killed, and returns once it has begun. Its lines say where it is.
+// startRotations starts a process that rotates keys until it is killed, and returns once it has begun. Its lines
+// say where it is.
 func startRotations(t *testing.T, dir string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -466,7 +478,8 @@ func rotationSpan(t *testing.T, dir string) time.Duration {
 	return time.Since(begin)
 }
 
-// killRotation lets a process rotate keys, kills it a while after it has begun, and reports whether it was in a rotation.
+// killRotation lets a process rotate keys, kills it a while after it has begun, and reports whether it was in a
+// rotation.
 func killRotation(t *testing.T, dir string, after time.Duration) bool {
 	t.Helper()
 	cmd, lines := startRotations(t, dir)

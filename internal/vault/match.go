@@ -21,7 +21,8 @@ type Request struct {
 	Port    int
 	Path    string // decoded, clean, absolute
 	Query   string // raw
-	// Also are the requests that a server could take this one for, besides what it is. A rule covers them all, or not this one.
+	// Also are the requests that a server could take this one for, besides what it is. A rule covers them all,
+	// or not this one.
 	Also []Request
 }
 
@@ -52,13 +53,16 @@ func mismatch(u *outboard.UseRule, r *Request) string {
 	return ""
 }
 
-// isFor reports whether a rule names the server of a request, whatever it says of methods and paths. A rule for every host names none.
+// isFor reports whether a rule names the server of a request, whatever it says of methods and paths. A rule for
+// every host names none.
 func isFor(u *outboard.UseRule, r *Request) bool {
-	return !u.AnyHost && slices.ContainsFunc(u.Hosts, func(h string) bool { return hostMatches(h, r.Host) }) && (len(u.Ports) == 0 || slices.Contains(u.Ports, r.Port))
+	return !u.AnyHost && slices.ContainsFunc(u.Hosts, func(h string) bool { return hostMatches(h, r.Host) }) &&
+		(len(u.Ports) == 0 || slices.Contains(u.Ports, r.Port))
 }
 
-// Holds reports whether a session has a credential for the server of a request by name, which covers the request: what goes there goes to
-// an account that whoever made the credential has chosen. Nothing is opened, and what cannot be read is a no.
+// Holds reports whether a session has a credential for the server of a request by name, which covers the
+// request: what goes there goes to an account that whoever made the credential has chosen. Nothing is opened,
+// and what cannot be read is a no.
 func (k *Keeper) Holds(ctx context.Context, r Request) bool {
 	k, err := k.of(ctx, r.Session)
 	if err != nil {
@@ -76,7 +80,8 @@ func RequestFor(method, target string) (Request, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return Request{}, outboard.Errorf(outboard.Invalid, "%q is no absolute http or https URL", target)
 	}
-	r := Request{Method: strings.ToUpper(method), Scheme: u.Scheme, Host: strings.TrimSuffix(strings.ToLower(u.Hostname()), "."),
+	r := Request{Method: strings.ToUpper(method), Scheme: u.Scheme,
+		Host: strings.TrimSuffix(strings.ToLower(u.Hostname()), "."),
 		Port: 443, Path: u.Path, Query: u.RawQuery}
 	if r.Path == "" {
 		r.Path = "/"
@@ -101,7 +106,8 @@ func hostMatches(pattern, host string) bool {
 	return pattern == host
 }
 
-// clean reports whether servers cannot read a path in two ways. The gateway hands over clean paths only; this is the second lock.
+// clean reports whether servers cannot read a path in two ways. The gateway hands over clean paths only; this is
+// the second lock.
 func clean(p string) bool {
 	if !strings.HasPrefix(p, "/") || strings.ContainsAny(p, "\\\x00;%?#") {
 		return false

@@ -8,8 +8,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// Key opens a credential for a request of this server itself, to a model provider: within its rule and on record, like any use. ref
-// is an id, a name in the vault "default", or VAULT/NAME.
+// Key opens a credential for a request of this server itself, to a model provider: within its rule and on
+// record, like any use. ref is an id, a name in the vault "default", or VAULT/NAME.
 func (k *Keeper) Key(ctx context.Context, ref, method, target string) (outboard.Secret, error) {
 	row, s, err := k.own(ctx, ref, method, target)
 	if err == nil && (row.Auth.AWS != nil || row.Auth.GitHub != nil) {
@@ -42,10 +42,12 @@ func (k *Keeper) own(ctx context.Context, ref, method, target string) (row store
 		return row, Secrets{}, noKey(ref, &row.Auth)
 	}
 	if why := mismatch(&row.Auth.Rule, &r); why != "" {
-		return row, Secrets{}, outboard.Errorf(outboard.Denied, "credential %q is not for %s://%s:%d: %s", ref, r.Scheme, r.Host, r.Port, why).
+		return row, Secrets{}, outboard.Errorf(outboard.Denied, "credential %q is not for %s://%s:%d: %s", ref,
+			r.Scheme, r.Host, r.Port, why).
 			WithHint("outboard secret set %s --host %s", ref, r.Host)
 	}
-	if err := k.record(ctx, "server", &r, []string{label(&row.Credential)}, versions([]*store.Credential{&row})); err != nil {
+	if err := k.record(ctx, "server", &r, []string{label(&row.Credential)},
+		versions([]*store.Credential{&row})); err != nil {
 		return row, Secrets{}, err
 	}
 	return row, s, nil
@@ -88,7 +90,8 @@ func (k *Keeper) find(ctx context.Context, ref string) (outboard.CredentialID, e
 			}
 		}
 		if len(vaults) < page.Limit {
-			return "", outboard.Errorf(outboard.NotFound, "there is no credential %q", ref).WithHint("outboard secret set %s", name)
+			return "", outboard.Errorf(outboard.NotFound, "there is no credential %q", ref).
+				WithHint("outboard secret set %s", name)
 		}
 		page.Cursor = string(vaults[len(vaults)-1].ID)
 	}

@@ -16,9 +16,10 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// Bearer returns the token for an MCP server of a session: that of the first vault with a credential for the URL. ok is false when
-// there is none. An access token that is about to end is renewed first.
-func (k *Keeper) Bearer(ctx context.Context, session outboard.SessionID, serverURL string) (token outboard.Secret, ok bool, err error) {
+// Bearer returns the token for an MCP server of a session: that of the first vault with a credential for the
+// URL. ok is false when there is none. An access token that is about to end is renewed first.
+func (k *Keeper) Bearer(ctx context.Context, session outboard.SessionID,
+	serverURL string) (token outboard.Secret, ok bool, err error) {
 	if k, err = k.of(ctx, session); err != nil {
 		return token, false, err
 	}
@@ -36,7 +37,8 @@ func (k *Keeper) Bearer(ctx context.Context, session outboard.SessionID, serverU
 		if err != nil {
 			return token, false, err
 		}
-		if err := k.record(ctx, string(session), &r, []string{label(&c.Credential)}, versions([]*store.Credential{c})); err != nil {
+		if err := k.record(ctx, string(session), &r, []string{label(&c.Credential)},
+			versions([]*store.Credential{c})); err != nil {
 			return token, false, err
 		}
 		s, err := st.keys.open(k.org, c)
@@ -75,9 +77,11 @@ func (k *Keeper) handed(id outboard.CredentialID, session outboard.SessionID) {
 	k.bearers[id].add(session)
 }
 
-// renew gets a new access token unless there is one by now, once however many ask: in this process by a flight, among processes by a claim
-// in the store. Due says that the one of a credential is to be renewed; flight is the same for all whose due is.
-func (k *Keeper) renew(ctx context.Context, id outboard.CredentialID, flight string, due func(*outboard.Credential, Secrets) bool) (refreshed, error) {
+// renew gets a new access token unless there is one by now, once however many ask: in this process by a flight,
+// among processes by a claim in the store. Due says that the one of a credential is to be renewed; flight is the
+// same for all whose due is.
+func (k *Keeper) renew(ctx context.Context, id outboard.CredentialID, flight string,
+	due func(*outboard.Credential, Secrets) bool) (refreshed, error) {
 	return k.renewals.do(ctx, string(id)+" "+flight, func(ctx context.Context) (refreshed, error) {
 		for {
 			row, s, err := k.openNow(ctx, id)
@@ -175,12 +179,13 @@ type refreshed struct {
 // errReplaced: somebody signed in again while a token was renewed, and theirs stays.
 var errReplaced = outboard.Errorf(outboard.Conflict, "the refresh token was replaced meanwhile")
 
-// refresh exchanges the refresh token at the issuer and stores what comes back, for whoever has claimed it. The new secrets are stored
-// even when nobody waits for them any more: issuers forget the old refresh token.
+// refresh exchanges the refresh token at the issuer and stores what comes back, for whoever has claimed it. The
+// new secrets are stored even when nobody waits for them any more: issuers forget the old refresh token.
 func (k *Keeper) refresh(ctx context.Context, c *outboard.Credential, s Secrets) refreshed {
 	r := c.Auth.Refresh
 	if r == nil || s.RefreshToken.IsZero() {
-		return refreshed{status: "no_refresh_token", err: outboard.Errorf(outboard.Unavailable, "credential %s has no refresh token", c.ID)}
+		return refreshed{status: "no_refresh_token", err: outboard.Errorf(outboard.Unavailable,
+			"credential %s has no refresh token", c.ID)}
 	}
 	req, err := refreshRequest(ctx, r, s)
 	if err != nil {
@@ -190,7 +195,8 @@ func (k *Keeper) refresh(ctx context.Context, c *outboard.Credential, s Secrets)
 	defer cancel()
 	a, err := k.ask(req)
 	if err != nil {
-		return refreshed{status: "connect_error", err: outboard.Errorf(outboard.Unavailable, "refreshing credential %s: %s", c.ID, plainError(err))}
+		return refreshed{status: "connect_error", err: outboard.Errorf(outboard.Unavailable,
+			"refreshing credential %s: %s", c.ID, plainError(err))}
 	}
 	var out struct {
 		AccessToken  string `json:"access_token"`
@@ -201,8 +207,10 @@ func (k *Keeper) refresh(ctx context.Context, c *outboard.Credential, s Secrets)
 	if a.status == http.StatusOK {
 		shown = nil // whatever it is, it may hold tokens
 	}
-	if a.status != http.StatusOK || json.Unmarshal(a.body, &out) != nil || out.AccessToken == "" || len(out.AccessToken) > MaxToken || len(out.RefreshToken) > MaxToken {
-		return refreshed{status: "failed", answer: shown, err: outboard.Errorf(outboard.Unavailable, "refreshing credential %s: the issuer answered %d", c.ID, a.status).
+	if a.status != http.StatusOK || json.Unmarshal(a.body, &out) != nil || out.AccessToken == "" ||
+		len(out.AccessToken) > MaxToken || len(out.RefreshToken) > MaxToken {
+		return refreshed{status: "failed", answer: shown, err: outboard.Errorf(outboard.Unavailable,
+			"refreshing credential %s: the issuer answered %d", c.ID, a.status).
 			WithHint("sign in again and set the credential's tokens")}
 	}
 	next := s
@@ -244,7 +252,8 @@ func refreshRequest(ctx context.Context, r *outboard.OAuthRefresh, s Secrets) (*
 }
 
 // clientRequest posts a form to an endpoint of the issuer, as the credential's client.
-func clientRequest(ctx context.Context, endpoint string, r *outboard.OAuthRefresh, s Secrets, form url.Values) (*http.Request, error) {
+func clientRequest(ctx context.Context, endpoint string, r *outboard.OAuthRefresh, s Secrets,
+	form url.Values) (*http.Request, error) {
 	if r.EndpointAuth != "client_secret_basic" {
 		form.Set("client_id", r.ClientID)
 	}
@@ -305,7 +314,8 @@ func (k *Keeper) Validate(ctx context.Context, by string, id outboard.Credential
 	if code != http.StatusUnauthorized && code != http.StatusForbidden {
 		return v, nil
 	}
-	out, err := k.renew(ctx, id, "refused", func(_ *outboard.Credential, now Secrets) bool { return now.Value.Reveal() == s.Value.Reveal() })
+	out, err := k.renew(ctx, id, "refused",
+		func(_ *outboard.Credential, now Secrets) bool { return now.Value.Reveal() == s.Value.Reveal() })
 	if err != nil {
 		return v, err
 	}

@@ -9,17 +9,19 @@ import (
 )
 
 const (
-	// keyRetry is how long a key service that has failed is not asked again, and then how long anybody waits for it: while it is away
-	// requests fail within that time instead of after kmsTimeout, and when it comes back they pass within twice that time.
+	// keyRetry is how long a key service that has failed is not asked again, and then how long anybody waits for
+	// it: while it is away requests fail within that time instead of after kmsTimeout, and when it comes back
+	// they pass within twice that time.
 	keyRetry = time.Second
 	// openTime bounds one attempt, whatever the wrapper's own bound is.
 	openTime = 2 * kmsTimeout
 )
 
-// opener opens a data key for all who need it: one attempt at a time, whose result is everybody's. Once an attempt at a key service has
-// failed, the failure is remembered, and who comes later waits for a moment only. An attempt that hangs does not keep the next one from
-// being made, because a service that has come back answers a new connection and not always the old one; as each ends after kmsTimeout,
-// there are no more than ten under way. The zero value is ready, and safe for concurrent use.
+// opener opens a data key for all who need it: one attempt at a time, whose result is everybody's. Once an
+// attempt at a key service has failed, the failure is remembered, and who comes later waits for a moment only.
+// An attempt that hangs does not keep the next one from being made, because a service that has come back answers
+// a new connection and not always the old one; as each ends after kmsTimeout, there are no more than ten under
+// way. The zero value is ready, and safe for concurrent use.
 type opener struct {
 	mu     sync.Mutex
 	now    *opening // the newest attempt under way
@@ -37,9 +39,10 @@ type opening struct {
 	err   error
 }
 
-// open opens the key with the given id by fn, or joins who is at it. remote says that fn asks a service; else no failure is remembered: a
-// file that has been put in its place counts at once.
-func (o *opener) open(ctx context.Context, id string, remote bool, fn func(context.Context) (*keys, error)) (*keys, error) {
+// open opens the key with the given id by fn, or joins who is at it. remote says that fn asks a service; else no
+// failure is remembered: a file that has been put in its place counts at once.
+func (o *opener) open(ctx context.Context, id string, remote bool,
+	fn func(context.Context) (*keys, error)) (*keys, error) {
 	if !remote {
 		return fn(ctx)
 	}
@@ -80,7 +83,8 @@ func (o *opener) open(ctx context.Context, id string, remote bool, fn func(conte
 	}
 }
 
-// begin starts an attempt, which goes on when the caller that began it leaves: others may wait for it. Called with mu held.
+// begin starts an attempt, which goes on when the caller that began it leaves: others may wait for it. Called
+// with mu held.
 func (o *opener) begin(ctx context.Context, id string, fn func(context.Context) (*keys, error)) *opening {
 	a := &opening{id: id, begun: time.Now(), done: make(chan struct{})}
 	o.now = a

@@ -37,8 +37,8 @@ func (m *moody) decrypt(ctx context.Context, _, sealed string) ([]byte, error) {
 	return base64.StdEncoding.DecodeString(sealed)
 }
 
-// If this fails, requests wait for a key service that is away one after the other, each asks it anew, or they go on failing when it is
-// back. The clock is the bubble's: its times are exact.
+// If this fails, requests wait for a key service that is away one after the other, each asks it anew, or they go
+// on failing when it is back. The clock is the bubble's: its times are exact.
 func TestKeyServiceAway(t *testing.T) {
 	const crowd = 50
 	for _, mood := range []string{"refuses", "hangs"} {
@@ -46,7 +46,10 @@ func TestKeyServiceAway(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
 				service := new(moody)
-				with := func() *Keeper { return New(Config{Store: r.store, Wrappers: []Wrapper{External{"moody", service}}}) }
+				with := func() *Keeper {
+					return New(Config{Store: r.store,
+						Wrappers: []Wrapper{External{"moody", service}}})
+				}
 				r.Keeper = with()
 				r.add(header("a", "api.example.com"), "s3cret-value")
 				k := with() // a server that has just been started
@@ -59,7 +62,8 @@ func TestKeyServiceAway(t *testing.T) {
 						wg.Go(func() {
 							begun := time.Now()
 							_, err := k.Use(t.Context(), r.to("GET", "api.example.com", "/"))
-							if took := time.Since(begun); outboard.KindOf(err) != outboard.Unavailable || err == nil || took > atMost {
+							if took := time.Since(begun); outboard.KindOf(err) != outboard.Unavailable || err == nil ||
+								took > atMost {
 								t.Errorf("after %v (at most %v): %v", took, atMost, err)
 							}
 						})
@@ -88,7 +92,8 @@ func TestKeyServiceAway(t *testing.T) {
 							t.Errorf("it is back, and a request carries %q", got)
 						}
 						time.Sleep(openTime) // attempts that still hang end, and undo nothing
-						if in, err := k.Use(t.Context(), r.to("GET", "api.example.com", "/")); err != nil || in.Set["Authorization"].IsZero() {
+						if in, err := k.Use(t.Context(), r.to("GET", "api.example.com", "/")); err != nil ||
+							in.Set["Authorization"].IsZero() {
 							t.Errorf("after that: %v", err)
 						}
 						return

@@ -8,12 +8,13 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// family is the keepers of all organizations: each has its own data key, its own state and its own mark, so that nothing of one
-// opens with what another has.
+// family is the keepers of all organizations: each has its own data key, its own state and its own mark, so that
+// nothing of one opens with what another has.
 type family struct {
-	mu       sync.Mutex
-	keepers  map[outboard.OrgID]*Keeper
-	sessions map[outboard.SessionID]outboard.OrgID // an organization keeps its sessions for good, so this only saves a read
+	mu      sync.Mutex
+	keepers map[outboard.OrgID]*Keeper
+	// an organization keeps its sessions for good, so this only saves a read
+	sessions map[outboard.SessionID]outboard.OrgID
 
 	withdrawals *withdrawals
 }
@@ -41,8 +42,8 @@ func (k *Keeper) For(org outboard.OrgID) *Keeper {
 	return own
 }
 
-// Check opens the keys of all organizations, and returns why the first that cannot be is locked. What ctx leaves no time for is not looked at;
-// nor is the rest of the vault kept from being used.
+// Check opens the keys of all organizations, and returns why the first that cannot be is locked. What ctx leaves
+// no time for is not looked at; nor is the rest of the vault kept from being used.
 func (k *Keeper) Check(ctx context.Context) error {
 	orgs, err := k.cfg.Store.Orgs(ctx)
 	if err != nil {

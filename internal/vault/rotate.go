@@ -25,8 +25,9 @@ type rotation struct {
 	wrappedBy json.RawMessage // from
 }
 
-// RotateKeys makes new keys and seals everything that is sealed anew, in one transaction. A process that is killed meanwhile leaves the old
-// keys or the new ones in use, never a mixture; the old ones are given up after it. NotFound if there are none yet.
+// RotateKeys makes new keys and seals everything that is sealed anew, in one transaction. A process that is
+// killed meanwhile leaves the old keys or the new ones in use, never a mixture; the old ones are given up after
+// it. NotFound if there are none yet.
 func (k *Keeper) RotateKeys(ctx context.Context) (Rotation, error) {
 	for range maxEdits {
 		n, err := k.rotateOnce(ctx)
@@ -44,7 +45,8 @@ func (k *Keeper) rotateOnce(ctx context.Context) (Rotation, error) {
 		return Rotation{}, err
 	}
 	if cur.keys == nil {
-		return Rotation{}, outboard.Errorf(outboard.NotFound, "there is no vault key yet: it is made with the first secret")
+		return Rotation{}, outboard.Errorf(outboard.NotFound,
+			"there is no vault key yet: it is made with the first secret")
 	}
 	next := cur.keys.rotated()
 	row, settle, err := k.wrap(ctx, next)
@@ -61,7 +63,8 @@ func (k *Keeper) rotateOnce(ctx context.Context) (Rotation, error) {
 		if err := k.verify(cur.keys, &st, max(cur.sequence, k.mark())); err != nil {
 			return store.VaultEdit{}, locked(err)
 		}
-		r = rotation{org: k.org, from: cur.keys, to: next, wrappedBy: st.Key.Wrapping, Rotation: Rotation{Values: map[string]int{}}}
+		r = rotation{org: k.org, from: cur.keys, to: next, wrappedBy: st.Key.Wrapping,
+			Rotation: Rotation{Values: map[string]int{}}}
 		if err := errors.Join(r.credentials(st.Rows), r.values(st.Values)); err != nil {
 			return store.VaultEdit{}, err
 		}
@@ -102,7 +105,8 @@ func (r *rotation) credentials(rows []store.Credential) error {
 	return nil
 }
 
-// values does the same for what else is sealed. What is under a key that was given up before is not worth keeping the others from it.
+// values does the same for what else is sealed. What is under a key that was given up before is not worth
+// keeping the others from it.
 func (r *rotation) values(all []store.SealedValue) error {
 	for _, v := range all {
 		if v.Sealed.Key != r.from.id {
@@ -112,7 +116,8 @@ func (r *rotation) values(all []store.SealedValue) error {
 		plain, err := r.from.openValue(r.org, v.Use, v.Sealed)
 		if err != nil {
 			return outboard.Errorf(outboard.Denied, "opening %s %s: %w", v.Table, v.Row, err).
-				WithHint("its row in the database was changed by something other than outboard; remove it, and rotate again")
+				WithHint("its row in the database was changed by something other than outboard; remove it, and " +
+					"rotate again")
 		}
 		if v.Sealed, err = r.to.sealValue(r.org, v.Use, plain); err != nil {
 			return err

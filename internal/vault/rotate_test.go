@@ -33,12 +33,15 @@ const stays, leaves = outboard.KeyID("apikey_stays"), outboard.KeyID("apikey_lea
 
 func newLogins(t *testing.T, cfg store.Config) *logins {
 	t.Helper()
-	l := &logins{t: t, cfg: cfg, store: storetest.Open(t, cfg), dir: t.TempDir(), credential: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential)}
+	l := &logins{t: t, cfg: cfg, store: storetest.Open(t, cfg), dir: t.TempDir(),
+		credential: outboard.NewID[outboard.CredentialID](outboard.PrefixCredential)}
 	l.Keeper = l.another()
 	now := l.store.Now().UTC().Truncate(time.Microsecond)
-	l.must(l.Create(t.Context(), outboard.Credential{ID: l.credential, Vault: "vlt_01a", Auth: header("a", "a.test"), CreatedAt: now}, Secrets{Value: outboard.NewSecret("the secret")}))
+	l.must(l.Create(t.Context(), outboard.Credential{ID: l.credential, Vault: "vlt_01a", Auth: header("a", "a.test"),
+		CreatedAt: now}, Secrets{Value: outboard.NewSecret("the secret")}))
 	for _, id := range []outboard.KeyID{stays, leaves} {
-		l.must(l.store.PutKey(t.Context(), outboard.Key{ID: id, Hash: string(id), Kind: outboard.KeyLogin, Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg, CreatedAt: now, ExpiresAt: now.Add(time.Hour)}))
+		l.must(l.store.PutKey(t.Context(), outboard.Key{ID: id, Hash: string(id), Kind: outboard.KeyLogin,
+			Role: outboard.RoleDeveloper, Org: outboard.DefaultOrg, CreatedAt: now, ExpiresAt: now.Add(time.Hour)}))
 		l.must(l.keep(l.Keeper, id, "token of "+string(id)))
 	}
 	_, err := l.store.RevokeKey(t.Context(), leaves, now)
@@ -50,7 +53,8 @@ func newLogins(t *testing.T, cfg store.Config) *logins {
 func (l *logins) another() *Keeper { return rotatingKeeper(l.store, l.dir, nil) }
 
 func rotatingKeeper(s *store.Store, dir string, reached func(string)) *Keeper {
-	return New(Config{Store: s, Wrappers: []Wrapper{KeyDir{filepath.Join(dir, "vault-keys")}}, Mark: filepath.Join(dir, "vault.seq"), reached: reached})
+	return New(Config{Store: s, Wrappers: []Wrapper{KeyDir{filepath.Join(dir, "vault-keys")}},
+		Mark: filepath.Join(dir, "vault.seq"), reached: reached})
 }
 
 func (l *logins) must(err error) {
@@ -62,7 +66,8 @@ func (l *logins) must(err error) {
 
 func (l *logins) keep(k *Keeper, id outboard.KeyID, token string) error {
 	return k.KeepValue(l.t.Context(), store.LoginUse(id), outboard.NewSecret(token), func(s outboard.Sealed) error {
-		return l.store.PutLoginRenewal(l.t.Context(), store.LoginRenewal{Key: id, Until: l.store.Now().Add(time.Hour), Sealed: s})
+		return l.store.PutLoginRenewal(l.t.Context(), store.LoginRenewal{Key: id, Until: l.store.Now().Add(time.Hour),
+			Sealed: s})
 	})
 }
 
@@ -103,17 +108,20 @@ func (l *logins) opens(when string, k *Keeper) (key string) {
 	return row.Sealed.Key
 }
 
-// If this fails, a rotation makes what logins are renewed with, or what is on its way back to an identity provider, worthless.
+// If this fails, a rotation makes what logins are renewed with, or what is on its way back to an identity
+// provider, worthless.
 func TestRotationSealsLogins(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		l := newLogins(t, cfg)
 		running := l.another()
 		before := l.opens("before", running)
 		got, err := l.RotateKeys(t.Context())
-		if err != nil || got.Credentials != 1 || got.Values["login_renewals"] != 1 || got.Values["login_withdrawals"] != 1 || got.Lost != 0 {
+		if err != nil || got.Credentials != 1 || got.Values["login_renewals"] != 1 ||
+			got.Values["login_withdrawals"] != 1 || got.Lost != 0 {
 			t.Fatalf("%+v, %v", got, err)
 		}
-		for when, k := range map[string]*Keeper{"the one that rotated": l.Keeper, "one that ran": running, "a new one": l.another()} {
+		for when, k := range map[string]*Keeper{"the one that rotated": l.Keeper, "one that ran": running,
+			"a new one": l.another()} {
 			if l.opens(when, k) == before {
 				t.Errorf("%s: the key is the old one", when)
 			}
@@ -134,18 +142,20 @@ func TestRotationSealsLogins(t *testing.T) {
 			}))
 		}
 		bad(func(v *store.SealedValue) { v.Sealed.Data[20] ^= 1 })
-		if _, err := l.RotateKeys(t.Context()); err == nil || outboard.KindOf(err) != outboard.Denied || !strings.Contains(err.Error(), string(stays)) {
+		if _, err := l.RotateKeys(t.Context()); err == nil || outboard.KindOf(err) != outboard.Denied ||
+			!strings.Contains(err.Error(), string(stays)) {
 			t.Errorf("with a row that somebody changed: %v", err)
 		}
 		bad(func(v *store.SealedValue) { v.Sealed.Key = "gone" })
-		if got, err := l.RotateKeys(t.Context()); err != nil || got.Lost != 1 || got.Values["login_renewals"] != 0 || got.Values["login_withdrawals"] != 1 {
+		if got, err := l.RotateKeys(t.Context()); err != nil || got.Lost != 1 || got.Values["login_renewals"] != 0 ||
+			got.Values["login_withdrawals"] != 1 {
 			t.Errorf("with a row that was lost before: %+v, %v", got, err)
 		}
 	})
 }
 
-// If this fails, a process that is killed at some step of a rotation leaves something sealed under a key that nobody has, or half of it
-// sealed anew.
+// If this fails, a process that is killed at some step of a rotation leaves something sealed under a key that
+// nobody has, or half of it sealed anew.
 func TestRotationKilledAtEachStep(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		l := newLogins(t, cfg)
@@ -156,7 +166,8 @@ func TestRotationKilledAtEachStep(t *testing.T) {
 			files   int
 		}{{"wrapped", false, 2}, {"sealed", false, 3}, {"stored", true, 4}, {"settled", true, 4}, {"", true, 4}} {
 			cmd := exec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = append(os.Environ(), childEnv+"=rotate once", "VAULT_DIR="+l.dir, "VAULT_DB="+cfg.Path, "VAULT_URL="+cfg.URL, "VAULT_STEP="+c.step)
+			cmd.Env = append(os.Environ(), childEnv+"=rotate once", "VAULT_DIR="+l.dir, "VAULT_DB="+cfg.Path,
+				"VAULT_URL="+cfg.URL, "VAULT_STEP="+c.step)
 			out, err := cmd.CombinedOutput()
 			killed := false
 			if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -199,7 +210,8 @@ func rotateAndDie() {
 	os.Exit(0)
 }
 
-// If this fails, servers that renew logins while the keys are rotated lose the new tokens, which are the only ones that are still good.
+// If this fails, servers that renew logins while the keys are rotated lose the new tokens, which are the only
+// ones that are still good.
 func TestRotationBesideRenewals(t *testing.T) {
 	storetest.EachConfig(t, func(t *testing.T, cfg store.Config) {
 		l := newLogins(t, cfg)

@@ -91,7 +91,8 @@ func credentialAAD(org, key string, c *outboard.Credential) []byte {
 
 // seal encrypts a credential's secrets.
 func (k *keys) seal(org string, c *outboard.Credential, s Secrets) (outboard.Sealed, error) {
-	b, err := json.Marshal(plain{s.Value.Reveal(), s.RefreshToken.Reveal(), s.ClientSecret.Reveal(), s.AccessKeyID.Reveal(), s.SessionToken.Reveal()})
+	b, err := json.Marshal(plain{s.Value.Reveal(), s.RefreshToken.Reveal(), s.ClientSecret.Reveal(),
+		s.AccessKeyID.Reveal(), s.SessionToken.Reveal()})
 	if err != nil {
 		return outboard.Sealed{}, outboard.Errorf(outboard.Internal, "encoding a secret")
 	}
@@ -102,7 +103,8 @@ func (k *keys) seal(org string, c *outboard.Credential, s Secrets) (outboard.Sea
 // open decrypts them. Denied when anything that is bound to them differs.
 func (k *keys) open(org string, c *store.Credential) (Secrets, error) {
 	if c.Sealed.Key != k.id {
-		return Secrets{}, outboard.Errorf(outboard.Denied, "credential %s is sealed with another key than the vault's", c.ID)
+		return Secrets{}, outboard.Errorf(outboard.Denied, "credential %s is sealed with another key than the vault's",
+			c.ID)
 	}
 	b, err := openWith(k.data[:], c.Sealed.Data, credentialAAD(org, k.id, &c.Credential))
 	if err != nil {

@@ -25,15 +25,17 @@ type Injection struct {
 	Set        map[string]outboard.Secret // headers to replace
 	Strip      []string                   // headers by which a client could bring a credential of its own
 	StripQuery []string                   // query parameters likewise
-	RefuseBody []string                   // names in a body under which there may be a placeholder and no key of the client's own
+	// names in a body under which there may be a placeholder and no key of the client's own
+	RefuseBody []string
 	// RefuseShapes are beginnings of keys that are refused in bodies without names, where there is a placeholder.
 	RefuseShapes []string
-	Replace      []Placeholder            // to put values for
-	Refuse       []string                 // placeholders of this session that have no business here: a header with one is refused
-	Sign         func(*SignRequest) error // called last, on the request as it will be sent
-	Scrub        []outboard.Secret        // must not come back in an answer
-	// Still returns an error once one of the credentials is no longer for the request: archived, deleted, or under another rule. While that
-	// cannot be found out it returns nil.
+	Replace      []Placeholder // to put values for
+	// placeholders of this session that have no business here: a header with one is refused
+	Refuse []string
+	Sign   func(*SignRequest) error // called last, on the request as it will be sent
+	Scrub  []outboard.Secret        // must not come back in an answer
+	// Still returns an error once one of the credentials is no longer for the request: archived, deleted, or
+	// under another rule. While that cannot be found out it returns nil.
 	Still func(context.Context) error
 	// Refused, when set, is to be called when the server answers 401: what the request was sent with was no good.
 	Refused func()
@@ -89,7 +91,8 @@ func (k *Keeper) forSession(ctx context.Context, st state, id outboard.SessionID
 	return h, nil
 }
 
-// verified reads the living credentials of some vaults, and checks that they are all there and at the versions that the state names.
+// verified reads the living credentials of some vaults, and checks that they are all there and at the versions
+// that the state names.
 func (k *Keeper) verified(ctx context.Context, st state, vaults []outboard.VaultID) ([]store.Credential, error) {
 	rows, err := k.cfg.Store.LivingCredentials(ctx, vaults)
 	if err != nil {
@@ -110,7 +113,8 @@ func (k *Keeper) verified(ctx context.Context, st state, vaults []outboard.Vault
 		k.mu.Lock()
 		k.seen = time.Time{} // look at once, the next time
 		k.mu.Unlock()
-		return nil, outboard.Errorf(outboard.Unavailable, "the vault is locked: its credentials are changing, or were changed by something other than outboard")
+		return nil, outboard.Errorf(outboard.Unavailable, "the vault is locked: its credentials are changing, or "+
+			"were changed by something other than outboard")
 	}
 	slices.SortStableFunc(rows, func(a, b store.Credential) int {
 		return slices.Index(vaults, a.Vault) - slices.Index(vaults, b.Vault)
@@ -118,8 +122,9 @@ func (k *Keeper) verified(ctx context.Context, st state, vaults []outboard.Vault
 	return rows, nil
 }
 
-// Use returns what a request of a sandbox is to be sent with: it checks each rule, writes an audit record, and only then opens a
-// secret. The zero Injection means that no credential covers the request. Any error means that the request must not be sent.
+// Use returns what a request of a sandbox is to be sent with: it checks each rule, writes an audit record, and
+// only then opens a secret. The zero Injection means that no credential covers the request. Any error means that
+// the request must not be sent.
 func (k *Keeper) Use(ctx context.Context, r Request) (Injection, error) {
 	var in Injection
 	if r.Session == "" {
@@ -177,8 +182,8 @@ func (k *Keeper) Use(ctx context.Context, r Request) (Injection, error) {
 	kept := r // r itself stays on the stack of requests without credentials
 	in.Still = func(ctx context.Context) error { return k.still(ctx, &kept, covering) }
 	if in.Sign != nil {
-		// The client's own signature tells which service and region it means, so it is the signer that replaces it, whatever else of the
-		// session's credentials is for this request.
+		// The client's own signature tells which service and region it means, so it is the signer that replaces
+		// it, whatever else of the session's credentials is for this request.
 		in.Strip = slices.DeleteFunc(slices.Clone(in.Strip), func(h string) bool { return h == "Authorization" })
 	}
 	return in, nil
@@ -191,7 +196,8 @@ func (k *Keeper) still(ctx context.Context, r *Request, used []*store.Credential
 		return nil
 	}
 	for _, c := range used {
-		if !slices.ContainsFunc(h.rows, func(now store.Credential) bool { return now.ID == c.ID && matches(&now.Auth.Rule, r) }) {
+		if !slices.ContainsFunc(h.rows,
+			func(now store.Credential) bool { return now.ID == c.ID && matches(&now.Auth.Rule, r) }) {
 			return outboard.Errorf(outboard.Denied, "credential %s is no longer for this request", label(&c.Credential))
 		}
 	}
@@ -211,8 +217,9 @@ func (k *Keeper) view(ctx context.Context, id outboard.SessionID) (st state, h *
 	return st, nil, err
 }
 
-// surfaces are where a credential is put: two for the same place do not both apply, the first vault's wins. None for those that are not
-// used by the gateway. A signer has several, or it would remove what another credential has set there.
+// surfaces are where a credential is put: two for the same place do not both apply, the first vault's wins. None
+// for those that are not used by the gateway. A signer has several, or it would remove what another credential
+// has set there.
 func surfaces(a *outboard.Auth) []string {
 	switch a.Type {
 	case outboard.AuthEnv:
@@ -248,7 +255,8 @@ func versions(cs []*store.Credential) map[outboard.CredentialID]int64 {
 }
 
 // record writes that credentials are about to be used.
-func (k *Keeper) record(ctx context.Context, actor string, r *Request, names []string, used map[outboard.CredentialID]int64) error {
+func (k *Keeper) record(ctx context.Context, actor string, r *Request, names []string,
+	used map[outboard.CredentialID]int64) error {
 	for id := range used {
 		if k.cfg.Permit == nil {
 			break
@@ -264,29 +272,39 @@ func (k *Keeper) record(ctx context.Context, actor string, r *Request, names []s
 	if err != nil {
 		return outboard.Errorf(outboard.Internal, "encoding an audit record: %w", err)
 	}
-	err = k.cfg.Store.Audit(ctx, outboard.AuditRecord{Org: k.org, Actor: actor, Action: AuditUse, Decision: outboard.Allowed,
-		Resource: fmt.Sprintf("%s %s://%s:%d%s", r.Method, r.Scheme, r.Host, r.Port, r.Path), Rule: strings.Join(names, ", "), Detail: detail})
+	err = k.cfg.Store.Audit(ctx, outboard.AuditRecord{Org: k.org, Actor: actor, Action: AuditUse,
+		Decision: outboard.Allowed,
+		Resource: fmt.Sprintf("%s %s://%s:%d%s", r.Method, r.Scheme, r.Host, r.Port, r.Path), Rule: strings.Join(names,
+			", "), Detail: detail})
 	if err != nil {
-		return outboard.Errorf(outboard.Unavailable, "a credential is not used, because its use could not be recorded: %w", err)
+		return outboard.Errorf(outboard.Unavailable, "a credential is not used, because its use could not be "+
+			"recorded: %w", err)
 	}
 	return nil
 }
 
-// clientHeaders and clientQuery are where clients carry credentials: with a credential of ours, theirs go. A placeholder is ours.
+// clientHeaders and clientQuery are where clients carry credentials: with a credential of ours, theirs go. A
+// placeholder is ours.
 var (
-	clientHeaders = []string{"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Private-Token", "Job-Token", "Deploy-Token", "X-Auth-Token", "X-Access-Token",
+	clientHeaders = []string{"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Private-Token", "Job-Token",
+		"Deploy-Token", "X-Auth-Token", "X-Access-Token",
 		"Xi-Api-Key", "Ocp-Apim-Subscription-Key", "Cookie"}
-	clientQuery = []string{"access_token", "api_key", "apikey", "key", "token", "private_token", "job_token", "auth_token"}
-	// clientBody and clientBodyGot are the like in bodies, without words that APIs have for something else. What is got for a credential that
-	// goes in bodies may be in later ones, so those take the first alone.
-	clientBody    = []string{"api_key", "api-key", "apikey", "api_secret", "apisecret", "client_secret", "clientsecret", "secret_key", "secretkey", "private_token"}
-	clientBodyGot = append([]string{"access_token", "accesstoken", "auth_token", "authtoken", "authorization"}, clientBody...)
+	clientQuery = []string{"access_token", "api_key", "apikey", "key", "token", "private_token", "job_token",
+		"auth_token"}
+	// clientBody and clientBodyGot are the like in bodies, without words that APIs have for something else. What
+	// is got for a credential that goes in bodies may be in later ones, so those take the first alone.
+	clientBody = []string{"api_key", "api-key", "apikey", "api_secret", "apisecret", "client_secret", "clientsecret",
+		"secret_key", "secretkey", "private_token"}
+	clientBodyGot = append([]string{"access_token", "accesstoken", "auth_token", "authtoken", "authorization"},
+		clientBody...)
 )
 
 // inject adds one credential to an injection.
-func (k *Keeper) inject(ctx context.Context, ks *keys, r *Request, c *outboard.Credential, s Secrets, in *Injection) error {
+func (k *Keeper) inject(ctx context.Context, ks *keys, r *Request, c *outboard.Credential, s Secrets,
+	in *Injection) error {
 	if c.Auth.Type == outboard.AuthEnv {
-		in.Replace = append(in.Replace, Placeholder{Text: placeholder(ks, r.Session, c), Value: s.Value, Name: c.Auth.Name,
+		in.Replace = append(in.Replace, Placeholder{Text: placeholder(ks, r.Session, c), Value: s.Value,
+			Name:   c.Auth.Name,
 			Header: c.Auth.InHeader, Body: c.Auth.InBody, Path: c.Auth.InPath, Query: c.Auth.InQuery})
 		in.Scrub = append(in.Scrub, s.Value)
 		// For every host it says nothing of whose keys go where; only in a body, what is got for it may be in a header.
@@ -339,16 +357,17 @@ func format(f string, s outboard.Secret) outboard.Secret {
 	return outboard.NewSecret(strings.ReplaceAll(f, "{secret}", s.Reveal()))
 }
 
-// placeholder derives what a session's sandbox sees in the place of a secret: 160 bits that mean nothing to any other session,
-// the same for every version of the credential, so that rotation needs no new sandbox.
+// placeholder derives what a session's sandbox sees in the place of a secret: 160 bits that mean nothing to any
+// other session, the same for every version of the credential, so that rotation needs no new sandbox.
 func placeholder(ks *keys, id outboard.SessionID, c *outboard.Credential) string {
 	h := hmac.New(sha256.New, ks.names[:])
 	h.Write(bind("outboard placeholder 1", string(id), string(c.ID)))
 	return c.Auth.Shape + "outboard" + hex.EncodeToString(h.Sum(nil)[:20])
 }
 
-// Environment returns the variables of a session's sandbox: a placeholder for each environment_variable credential, and what clients of AWS
-// and GitHub want to see before they send anything that the gateway could sign or set a header of. No secret is opened.
+// Environment returns the variables of a session's sandbox: a placeholder for each environment_variable
+// credential, and what clients of AWS and GitHub want to see before they send anything that the gateway could
+// sign or set a header of. No secret is opened.
 func (k *Keeper) Environment(ctx context.Context, id outboard.SessionID) (map[string]string, error) {
 	k, err := k.of(ctx, id)
 	if err != nil {
@@ -375,8 +394,8 @@ func (k *Keeper) Environment(ctx context.Context, id outboard.SessionID) (map[st
 	return out, nil
 }
 
-// madeUp are values that look like the credential of an account and are none: what is sent with them is signed, or has its header set, by
-// the gateway.
+// madeUp are values that look like the credential of an account and are none: what is sent with them is signed,
+// or has its header set, by the gateway.
 func madeUp(ks *keys, id outboard.SessionID, c *outboard.Credential) map[string]string {
 	if c.Auth.Type != outboard.AuthAWS && c.Auth.Type != outboard.AuthGitHub {
 		return nil
@@ -388,12 +407,14 @@ func madeUp(ks *keys, id outboard.SessionID, c *outboard.Credential) map[string]
 		token := "ghs_" + hex.EncodeToString(sum[:18])
 		return map[string]string{"GH_TOKEN": token, "GITHUB_TOKEN": token}
 	}
-	return map[string]string{"AWS_ACCESS_KEY_ID": "AKIA" + base32.StdEncoding.EncodeToString(sum[:10]), "AWS_SECRET_ACCESS_KEY": hex.EncodeToString(sum[12:32]),
-		"AWS_REGION": c.Auth.AWS.Region, "AWS_DEFAULT_REGION": c.Auth.AWS.Region}
+	return map[string]string{"AWS_ACCESS_KEY_ID": "AKIA" + base32.StdEncoding.EncodeToString(sum[:10]),
+		"AWS_SECRET_ACCESS_KEY": hex.EncodeToString(sum[12:32]),
+		"AWS_REGION":            c.Auth.AWS.Region, "AWS_DEFAULT_REGION": c.Auth.AWS.Region}
 }
 
 // shapes are public beginnings of keys that some client checks before it sends one.
-var shapes = []string{"sk-ant-api03-", "sk-ant-oat01-", "sk-ant-", "sk-proj-", "sk-svcacct-", "sk-or-v1-", "sk-", "github_pat_", "ghp_", "gho_", "ghs_",
+var shapes = []string{"sk-ant-api03-", "sk-ant-oat01-", "sk-ant-", "sk-proj-", "sk-svcacct-", "sk-or-v1-", "sk-",
+	"github_pat_", "ghp_", "gho_", "ghs_",
 	"glpat-", "xoxb-", "xoxp-", "AIzaSy", "AIza", "hf_", "npm_", "pypi-", "gsk_", "r8_", "pplx-", "xai-"}
 
 // Shape returns the public beginning of a secret, or "". What comes after it is never part of a placeholder.
@@ -406,8 +427,8 @@ func Shape(secret string) string {
 	return ""
 }
 
-// Test opens a credential as a use would, and says why it would not be used on a request, or "". A GitHub App is asked for a token, and AWS for
-// the password of a registry.
+// Test opens a credential as a use would, and says why it would not be used on a request, or "". A GitHub App is
+// asked for a token, and AWS for the password of a registry.
 func (k *Keeper) Test(ctx context.Context, by string, id outboard.CredentialID, r Request) (why string, err error) {
 	row, s, err := k.openNow(ctx, id)
 	if err != nil {

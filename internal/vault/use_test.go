@@ -10,10 +10,12 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// If this fails, a credential reaches a host, port, method or path that its rule does not name, or does not reach one it names.
+// If this fails, a credential reaches a host, port, method or path that its rule does not name, or does not
+// reach one it names.
 func TestRules(t *testing.T) {
-	rule := outboard.UseRule{Hosts: []string{"api.example.com", "*.wild.example.com", "192.0.2.7"}, Methods: []string{"GET", "PUT"},
-		Paths: []string{"/v1/*", "/deep/**", "/repos/*/x.git/**", "/a/**/z", "/p*q"}}
+	rule := outboard.UseRule{Hosts: []string{"api.example.com", "*.wild.example.com", "192.0.2.7"},
+		Methods: []string{"GET", "PUT"},
+		Paths:   []string{"/v1/*", "/deep/**", "/repos/*/x.git/**", "/a/**/z", "/p*q"}}
 	for _, c := range []struct {
 		method, url string
 		want        bool
@@ -69,11 +71,12 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// If this fails, a placeholder is worth something outside its session or host, changes while a sandbox holds it, or is not refused
-// where it has no business.
+// If this fails, a placeholder is worth something outside its session or host, changes while a sandbox holds it,
+// or is not refused where it has no business.
 func TestPlaceholders(t *testing.T) {
 	r := newRig(t)
-	c := r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "API_KEY", InHeader: true, InBody: true, Shape: "sk-ant-", Rule: outboard.UseRule{Hosts: []string{"api.example.com"}}}, "sk-ant-the-real-one")
+	c := r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "API_KEY", InHeader: true, InBody: true, Shape: "sk-ant-",
+		Rule: outboard.UseRule{Hosts: []string{"api.example.com"}}}, "sk-ant-the-real-one")
 	env, err := r.Environment(t.Context(), r.session)
 	r.must(err)
 	p := env["API_KEY"]
@@ -89,7 +92,8 @@ func TestPlaceholders(t *testing.T) {
 	}
 	in, err := r.Use(t.Context(), r.to("POST", "api.example.com", "/v1/messages"))
 	r.must(err)
-	if len(in.Replace) != 1 || in.Replace[0].Text != p || in.Replace[0].Value.Reveal() != "sk-ant-the-real-one" || !in.Replace[0].Header || !in.Replace[0].Body || len(in.Refuse) != 0 {
+	if len(in.Replace) != 1 || in.Replace[0].Text != p || in.Replace[0].Value.Reveal() != "sk-ant-the-real-one" ||
+		!in.Replace[0].Header || !in.Replace[0].Body || len(in.Refuse) != 0 {
 		t.Errorf("at its own host: %+v", in)
 	}
 	if !slices.Contains(in.RefuseBody, "api_key") {
@@ -98,11 +102,14 @@ func TestPlaceholders(t *testing.T) {
 	if !slices.Contains(in.RefuseShapes, "sk-ant-") || !slices.Contains(in.RefuseShapes, "ghp_") {
 		t.Errorf("somebody else's key passes in a body without names: %v", in.RefuseShapes)
 	}
-	if !slices.Contains(in.Strip, "X-Api-Key") || !slices.Contains(in.Strip, "Cookie") || !slices.Contains(in.Strip, "Deploy-Token") || !slices.Contains(in.StripQuery, "access_token") {
+	if !slices.Contains(in.Strip, "X-Api-Key") || !slices.Contains(in.Strip, "Cookie") ||
+		!slices.Contains(in.Strip, "Deploy-Token") || !slices.Contains(in.StripQuery, "access_token") {
 		t.Errorf("somebody else's key stays at its own host: %v %v", in.Strip, in.StripQuery)
 	}
-	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "ANYWHERE", InHeader: true, Rule: outboard.UseRule{AnyHost: true}}, "for-every-host")
-	if in, err := r.Use(t.Context(), r.to("GET", "other.example.com", "/")); err != nil || len(in.Replace) != 1 || len(in.Strip) != 0 || len(in.RefuseShapes) != 0 {
+	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "ANYWHERE", InHeader: true,
+		Rule: outboard.UseRule{AnyHost: true}}, "for-every-host")
+	if in, err := r.Use(t.Context(), r.to("GET", "other.example.com", "/")); err != nil || len(in.Replace) != 1 ||
+		len(in.Strip) != 0 || len(in.RefuseShapes) != 0 {
 		t.Errorf("with one for every host: %+v, %v", in, err)
 	}
 	in, err = r.Use(t.Context(), r.to("POST", "evil.example.com", "/v1/messages"))
@@ -110,7 +117,12 @@ func TestPlaceholders(t *testing.T) {
 	if len(in.Replace) != 1 || len(in.Refuse) != 1 || in.Refuse[0] != p {
 		t.Errorf("at another host: %+v", in)
 	}
-	if _, err := r.Update(t.Context(), c.ID, func(_ *outboard.Credential, s *Secrets) error { s.Value = outboard.NewSecret("new"); return nil }); err != nil {
+	if _, err := r.Update(t.Context(), c.ID,
+		func(_ *outboard.Credential,
+			s *Secrets) error {
+			s.Value = outboard.NewSecret("new")
+			return nil
+		}); err != nil {
 		t.Fatal(err)
 	}
 	in, err = r.Use(t.Context(), r.to("POST", "api.example.com", "/v1/messages"))
@@ -130,7 +142,8 @@ func TestUseIsAudited(t *testing.T) {
 	r.bearer(r.Keeper, "other.example.com")
 	rows, err := r.store.AuditRecords(t.Context(), auditOf(AuditUse))
 	r.must(err)
-	if len(rows) != 1 || rows[0].Actor != string(r.session) || !strings.Contains(rows[0].Rule, string(c.ID)) || rows[0].Resource != "GET https://api.example.com:443/" {
+	if len(rows) != 1 || rows[0].Actor != string(r.session) || !strings.Contains(rows[0].Rule, string(c.ID)) ||
+		rows[0].Resource != "GET https://api.example.com:443/" {
 		t.Fatalf("audit: %+v", rows)
 	}
 	if strings.Contains(string(rows[0].Detail)+rows[0].Rule, "s3cret") {
@@ -154,13 +167,16 @@ func TestInjection(t *testing.T) {
 	r := newRig(t)
 	second := r.addVault()
 	r.add(header("a", "api.example.com"), "first")
-	r.must(r.Create(t.Context(), outboard.Credential{ID: "vcrd_01b", Vault: second, CreatedAt: r.now, Auth: header("b", "api.example.com")}, Secrets{Value: outboard.NewSecret("second")}))
-	r.must(r.Create(t.Context(), outboard.Credential{ID: "vcrd_01c", Vault: second, CreatedAt: r.now, Auth: outboard.Auth{Type: outboard.AuthHeader, Name: "c",
-		HeaderName: "x-api-key", Format: "Basic {basic}", Rule: outboard.UseRule{Hosts: []string{"api.example.com"}}}}, Secrets{Value: outboard.NewSecret("user:pw")}))
+	r.must(r.Create(t.Context(), outboard.Credential{ID: "vcrd_01b", Vault: second, CreatedAt: r.now,
+		Auth: header("b", "api.example.com")}, Secrets{Value: outboard.NewSecret("second")}))
+	r.must(r.Create(t.Context(), outboard.Credential{ID: "vcrd_01c", Vault: second, CreatedAt: r.now,
+		Auth: outboard.Auth{Type: outboard.AuthHeader, Name: "c",
+			HeaderName: "x-api-key", Format: "Basic {basic}", Rule: outboard.UseRule{Hosts: []string{"api.example.com"}}}}, Secrets{Value: outboard.NewSecret("user:pw")}))
 	for _, c := range []struct {
 		vaults []outboard.VaultID
 		want   string
-	}{{[]outboard.VaultID{r.vault, second}, "Bearer first"}, {[]outboard.VaultID{second, r.vault}, "Bearer second"}, {[]outboard.VaultID{second}, "Bearer second"}} {
+	}{{[]outboard.VaultID{r.vault, second}, "Bearer first"}, {[]outboard.VaultID{second, r.vault},
+		"Bearer second"}, {[]outboard.VaultID{second}, "Bearer second"}} {
 		r.session = r.addSession(c.vaults...)
 		in, err := r.Use(t.Context(), r.to("GET", "api.example.com", "/"))
 		r.must(err)
@@ -170,17 +186,19 @@ func TestInjection(t *testing.T) {
 		if got := in.Set["X-Api-Key"].Reveal(); got != "Basic "+base64.StdEncoding.EncodeToString([]byte("user:pw")) {
 			t.Errorf("x-api-key is %q", got)
 		}
-		if !strings.Contains(strings.Join(in.Strip, " "), "Cookie") || !strings.Contains(strings.Join(in.StripQuery, " "), "access_token") {
+		if !strings.Contains(strings.Join(in.Strip, " "), "Cookie") ||
+			!strings.Contains(strings.Join(in.StripQuery, " "), "access_token") {
 			t.Errorf("a client's credential stays: %v %v", in.Strip, in.StripQuery)
 		}
 	}
-	if in, err := r.Use(t.Context(), Request{Host: "api.example.com", Port: 443, Scheme: "https", Path: "/"}); err != nil || len(in.Names) != 0 {
+	if in, err := r.Use(t.Context(), Request{Host: "api.example.com", Port: 443, Scheme: "https",
+		Path: "/"}); err != nil || len(in.Names) != 0 {
 		t.Errorf("without a session: %v, %v", in.Names, err)
 	}
 }
 
-// If this fails, a client may use an account of its own at a server that a credential of its session is for, where the credential's rule
-// says no: at another path, or by another method. Or it may not elsewhere.
+// If this fails, a client may use an account of its own at a server that a credential of its session is for,
+// where the credential's rule says no: at another path, or by another method. Or it may not elsewhere.
 func TestServerOfACredential(t *testing.T) {
 	r := newRig(t)
 	a := header("forge", "forge.example.com")
@@ -189,8 +207,10 @@ func TestServerOfACredential(t *testing.T) {
 	b := header("other", "other.example.com")
 	b.Rule.Ports = []int{8443}
 	r.add(b, "second")
-	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "KEY", InHeader: true, Rule: outboard.UseRule{Hosts: []string{"*.api.example.com"}, Paths: []string{"/v1/**"}}}, "sk-third")
-	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "ANYWHERE", InBody: true, Rule: outboard.UseRule{AnyHost: true, Methods: []string{"POST"}}}, "for-every-host")
+	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "KEY", InHeader: true,
+		Rule: outboard.UseRule{Hosts: []string{"*.api.example.com"}, Paths: []string{"/v1/**"}}}, "sk-third")
+	r.add(outboard.Auth{Type: outboard.AuthEnv, Name: "ANYWHERE", InBody: true,
+		Rule: outboard.UseRule{AnyHost: true, Methods: []string{"POST"}}}, "for-every-host")
 	for _, c := range []struct {
 		method, url string
 		set, strips bool
@@ -226,7 +246,8 @@ func FuzzPaths(f *testing.F) {
 			return
 		}
 		u := outboard.UseRule{AnyHost: true, Ports: []int{1}, Paths: []string{pattern}}
-		if matches(&u, &Request{Port: 1, Path: path}) && (strings.Contains(path+"/", "/../") || strings.Contains(path, "//") || !strings.HasPrefix(path, "/")) {
+		if matches(&u, &Request{Port: 1, Path: path}) && (strings.Contains(path+"/", "/../") ||
+			strings.Contains(path, "//") || !strings.HasPrefix(path, "/")) {
 			t.Errorf("%q covers %q", pattern, path)
 		}
 	})
@@ -234,10 +255,12 @@ func FuzzPaths(f *testing.F) {
 
 func auditOf(action string) store.AuditQuery { return store.AuditQuery{Action: action} }
 
-// If this fails, a model provider's key is sent to a server it is not for, is used off the record, or does not change when it is rotated.
+// If this fails, a model provider's key is sent to a server it is not for, is used off the record, or does not
+// change when it is rotated.
 func TestModelKey(t *testing.T) {
 	r := newRig(t)
-	v := outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), DisplayName: "default", CreatedAt: r.now}
+	v := outboard.Vault{ID: outboard.NewID[outboard.VaultID](outboard.PrefixVault), DisplayName: "default",
+		CreatedAt: r.now}
 	r.must(r.store.PutVault(t.Context(), v))
 	r.vault = v.ID
 	c := r.add(header("anthropic", "api.anthropic.com"), "first")
@@ -258,7 +281,12 @@ func TestModelKey(t *testing.T) {
 	r.wantKind(err, outboard.Denied, "host")
 	_, err = key("nosuch", "https://api.anthropic.com/")
 	r.wantKind(err, outboard.NotFound, "nosuch")
-	if _, err := r.Update(t.Context(), c.ID, func(_ *outboard.Credential, s *Secrets) error { s.Value = outboard.NewSecret("second"); return nil }); err != nil {
+	if _, err := r.Update(t.Context(), c.ID,
+		func(_ *outboard.Credential,
+			s *Secrets) error {
+			s.Value = outboard.NewSecret("second")
+			return nil
+		}); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := key("anthropic", "https://api.anthropic.com/"); got != "second" || err != nil {

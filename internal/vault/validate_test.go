@@ -19,7 +19,8 @@ func (s *issuer) server(t *testing.T, own ...string) string {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		token := r.Header.Get("Authorization")
-		if !slices.Contains(own, token) && (s.valid == "refresh-1" || token != "Bearer access-"+s.valid[len("refresh-"):]) {
+		if !slices.Contains(own, token) && (s.valid == "refresh-1" ||
+			token != "Bearer access-"+s.valid[len("refresh-"):]) {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
 	}))
@@ -31,7 +32,8 @@ func (s *issuer) server(t *testing.T, own ...string) string {
 func (r *rig) addRefused(s *issuer, own ...string) outboard.CredentialID {
 	r.Helper()
 	c, to := r.addOAuth(s.URL), s.server(r.T, own...)
-	_, err := r.Update(r.Context(), c.ID, func(c *outboard.Credential, _ *Secrets) error { c.Auth.MCPServerURL = to; return nil })
+	_, err := r.Update(r.Context(), c.ID,
+		func(c *outboard.Credential, _ *Secrets) error { c.Auth.MCPServerURL = to; return nil })
 	r.must(err)
 	return c.ID
 }
@@ -43,7 +45,8 @@ func (r *rig) validates(k *Keeper, id outboard.CredentialID, want string) {
 	}
 }
 
-// If this fails, people who validate one credential at the same time use its refresh token twice, which issuers take for theft.
+// If this fails, people who validate one credential at the same time use its refresh token twice, which issuers
+// take for theft.
 func TestValidateRenewsOnce(t *testing.T) {
 	r, s := newRig(t), newIssuer(t)
 	id, there := r.addRefused(s), r.another()
@@ -57,7 +60,8 @@ func TestValidateRenewsOnce(t *testing.T) {
 	}
 }
 
-// during calls fn while the issuer, which has the request of a validation, has not answered it. end ends that validation's caller.
+// during calls fn while the issuer, which has the request of a validation, has not answered it. end ends that
+// validation's caller.
 func (r *rig) during(s *issuer, id outboard.CredentialID, fn func(end func())) {
 	r.Helper()
 	s.hold = make(chan struct{})
@@ -75,8 +79,8 @@ func (r *rig) during(s *issuer, id outboard.CredentialID, fn func(end func())) {
 	hold <- struct{}{}
 }
 
-// If this fails, a client that leaves while its credential is validated costs the refresh token: the issuer has exchanged it, and nobody
-// has the new one.
+// If this fails, a client that leaves while its credential is validated costs the refresh token: the issuer has
+// exchanged it, and nobody has the new one.
 func TestValidateIsLeft(t *testing.T) {
 	r, s := newRig(t), newIssuer(t)
 	id := r.addRefused(s)
@@ -87,7 +91,8 @@ func TestValidateIsLeft(t *testing.T) {
 	}
 }
 
-// If this fails, the tokens of somebody who signs in again are overwritten by a renewal of the old ones that was under way.
+// If this fails, the tokens of somebody who signs in again are overwritten by a renewal of the old ones that was
+// under way.
 func TestRenewalBesideSigningIn(t *testing.T) {
 	r, s := newRig(t), newIssuer(t)
 	id := r.addRefused(s, "Bearer mine")
@@ -98,9 +103,12 @@ func TestRenewalBesideSigningIn(t *testing.T) {
 		})
 		r.must(err)
 	})
-	_, _ = r.renewals.do(t.Context(), string(id)+" refused", func(context.Context) (refreshed, error) { return refreshed{}, nil }) // it is over
+	// it is over
+	_, _ = r.renewals.do(t.Context(), string(id)+" refused",
+		func(context.Context) (refreshed, error) { return refreshed{}, nil })
 	r.validates(r.Keeper, id, "valid")
-	if _, now, err := r.openNow(t.Context(), id); err != nil || now.Value.Reveal() != "mine" || now.RefreshToken.Reveal() != "my refresh token" {
+	if _, now, err := r.openNow(t.Context(), id); err != nil || now.Value.Reveal() != "mine" ||
+		now.RefreshToken.Reveal() != "my refresh token" {
 		t.Errorf("the tokens are %q and %q, %v", now.Value.Reveal(), now.RefreshToken.Reveal(), err)
 	}
 }
@@ -116,7 +124,8 @@ func TestFailedRenewalIsTriedAgain(t *testing.T) {
 	s.valid = "refresh-1"
 	ctx, cancel := context.WithTimeout(t.Context(), renewTTL/3)
 	defer cancel()
-	if token, _, err := r.another().Bearer(ctx, r.session, "https://mcp.example.com/x"); err != nil || token.Reveal() != "access-3" {
+	if token, _, err := r.another().Bearer(ctx, r.session, "https://mcp.example.com/x"); err != nil ||
+		token.Reveal() != "access-3" {
 		t.Errorf("after the issuer has come back: %q, %v", token.Reveal(), err)
 	}
 }

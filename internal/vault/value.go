@@ -9,12 +9,13 @@ import (
 	"github.com/outboard-dev/outboard/internal/store"
 )
 
-// Values are secrets of the server's own which have rows elsewhere: nothing of them goes to a session. They are sealed with the data key of
-// their organization, and bound to it and to what they are for. A rotation of the keys seals them anew where they are, so they are read and
-// written together with their rows: what was read before a rotation is read again, and what was sealed before one is sealed again.
+// Values are secrets of the server's own which have rows elsewhere: nothing of them goes to a session. They are
+// sealed with the data key of their organization, and bound to it and to what they are for. A rotation of the
+// keys seals them anew where they are, so they are read and written together with their rows: what was read
+// before a rotation is read again, and what was sealed before one is sealed again.
 
-// maxKeeps bounds how often a value is sealed again because the keys were rotated. What is not kept may be the only one there is, so it is
-// more than anybody's rotations come to.
+// maxKeeps bounds how often a value is sealed again because the keys were rotated. What is not kept may be the
+// only one there is, so it is more than anybody's rotations come to.
 const maxKeeps = 100
 
 func valueAAD(org, key, use string) []byte { return bind("outboard value 1", org, key, use) }
@@ -29,8 +30,9 @@ func (k *keys) openValue(org, use string, s outboard.Sealed) ([]byte, error) {
 	return openWith(k.data[:], s.Data, valueAAD(org, k.id, use))
 }
 
-// KeepValue seals a value, and has put store it. put fails with store.ErrRotated, having stored nothing, when the keys were rotated since;
-// then it is called with the value sealed anew. The first value makes the key of the vault.
+// KeepValue seals a value, and has put store it. put fails with store.ErrRotated, having stored nothing, when
+// the keys were rotated since; then it is called with the value sealed anew. The first value makes the key of
+// the vault.
 func (k *Keeper) KeepValue(ctx context.Context, use string, v outboard.Secret, put func(outboard.Sealed) error) error {
 	for range maxKeeps {
 		ks, err := k.sealing(ctx)
@@ -73,10 +75,11 @@ func (k *Keeper) lookAgain() {
 	k.seen = time.Time{}
 }
 
-// OpenValue opens what KeepValue has sealed. read returns it as it is in its row; it is called again when a rotation comes between. Denied
-// when it is sealed under a key that was given up, or anything that is bound to the value differs; Unavailable when the vault cannot be
-// used; or what read says.
-func (k *Keeper) OpenValue(ctx context.Context, use string, read func() (outboard.Sealed, error)) (outboard.Secret, error) {
+// OpenValue opens what KeepValue has sealed. read returns it as it is in its row; it is called again when a
+// rotation comes between. Denied when it is sealed under a key that was given up, or anything that is bound to
+// the value differs; Unavailable when the vault cannot be used; or what read says.
+func (k *Keeper) OpenValue(ctx context.Context, use string,
+	read func() (outboard.Sealed, error)) (outboard.Secret, error) {
 	var row, key string // of the attempt before
 	for range maxKeeps {
 		s, err := read()
@@ -98,7 +101,8 @@ func (k *Keeper) OpenValue(ctx context.Context, use string, read func() (outboar
 			}
 			return outboard.NewSecret(string(b)), nil
 		case st.keys == nil || row == s.Key && key == st.keys.id: // neither is behind the other
-			return outboard.Secret{}, outboard.Errorf(outboard.Denied, "it is sealed under a key that the vault does not have any more")
+			return outboard.Secret{}, outboard.Errorf(outboard.Denied,
+				"it is sealed under a key that the vault does not have any more")
 		}
 		row, key = s.Key, st.keys.id
 		k.lookAgain()

@@ -24,8 +24,8 @@ const (
 )
 
 const (
-	// withdrawTries and withdrawWait bound the attempts to withdraw one token: with doubling waits the last is two minutes after the
-	// first. What is minted lives for an hour at most, and is not in anybody's hands.
+	// withdrawTries and withdrawWait bound the attempts to withdraw one token: with doubling waits the last is
+	// two minutes after the first. What is minted lives for an hour at most, and is not in anybody's hands.
 	withdrawTries = 8
 	withdrawWait  = time.Second
 	// maxWithdrawals bounds the tokens that are being withdrawn at the same time.
@@ -39,8 +39,9 @@ type withdrawal struct {
 	kind  string // installation_token, access_token, refresh_token, registry_password
 	why   string // the kill
 	until time.Time
-	ask   func(ctx context.Context) (*http.Request, error) // an error of another kind than Unavailable: the issuer takes no token back
-	good  func(status int) bool
+	// an error of another kind than Unavailable: the issuer takes no token back
+	ask  func(ctx context.Context) (*http.Request, error)
+	good func(status int) bool
 }
 
 // withdrawals run beside everything else: no kill waits for an issuer.
@@ -129,7 +130,8 @@ func (t *withdrawal) try(ctx context.Context) (status int, again bool, err error
 	case t.good(a.status):
 		return a.status, false, nil
 	}
-	return a.status, a.status >= 500 || a.status == http.StatusTooManyRequests, outboard.Errorf(outboard.Unavailable, "the issuer answered %d", a.status)
+	return a.status, a.status >= 500 || a.status == http.StatusTooManyRequests, outboard.Errorf(outboard.Unavailable,
+		"the issuer answered %d", a.status)
 }
 
 func (t *withdrawal) record(ctx context.Context, action, what string) error {
@@ -137,7 +139,8 @@ func (t *withdrawal) record(ctx context.Context, action, what string) error {
 	if err != nil {
 		return outboard.Errorf(outboard.Internal, "encoding an audit record: %w", err)
 	}
-	err = t.k.cfg.Store.Audit(ctx, outboard.AuditRecord{Org: t.k.org, Actor: "server", Action: action, Resource: t.label, Decision: outboard.Allowed,
+	err = t.k.cfg.Store.Audit(ctx, outboard.AuditRecord{Org: t.k.org, Actor: "server", Action: action,
+		Resource: t.label, Decision: outboard.Allowed,
 		Rule: t.why, Detail: detail})
 	if err != nil {
 		t.k.log.Error("the revocation of a token was not recorded", "credential", t.label, "action", action, "err", err)
@@ -145,9 +148,9 @@ func (t *withdrawal) record(ctx context.Context, action, what string) error {
 	return err
 }
 
-// Withdraw revokes at their issuers the tokens in this process's hands that were made for the uses that covered names, and forgets
-// them. It asks no issuer itself: that goes on in the background until Stop, with an audit record of each outcome. why is for the
-// record. What was withdrawn once is not there to be withdrawn again.
+// Withdraw revokes at their issuers the tokens in this process's hands that were made for the uses that covered
+// names, and forgets them. It asks no issuer itself: that goes on in the background until Stop, with an audit
+// record of each outcome. why is for the record. What was withdrawn once is not there to be withdrawn again.
 func (k *Keeper) Withdraw(why string, covered func(id outboard.CredentialID, session outboard.SessionID) bool) {
 	k.family.mu.Lock()
 	keepers := slices.Collect(maps.Values(k.family.keepers))
@@ -226,11 +229,12 @@ func (k *Keeper) installation(why string, m minted) withdrawal {
 			req.Header.Set("Authorization", "Bearer "+m.token.Reveal())
 			return req, nil
 		},
-		good: func(status int) bool { return status == http.StatusNoContent || status == http.StatusUnauthorized }} // it is dead already
+		// it is dead already
+		good: func(status int) bool { return status == http.StatusNoContent || status == http.StatusUnauthorized }}
 }
 
-// withdrawAccess withdraws the access tokens that covered sessions have used. Those that cannot be renewed stay: revoking one would end
-// the credential for everybody, which is what the kill of a credential is for.
+// withdrawAccess withdraws the access tokens that covered sessions have used. Those that cannot be renewed stay:
+// revoking one would end the credential for everybody, which is what the kill of a credential is for.
 func (k *Keeper) withdrawAccess(why string, covered func(outboard.CredentialID, outboard.SessionID) bool) {
 	k.mu.Lock()
 	list := map[outboard.CredentialID]uses{}
@@ -268,8 +272,8 @@ func (k *Keeper) withdrawAccess(why string, covered func(outboard.CredentialID, 
 	}
 }
 
-// Retire withdraws everything that a credential holds, which is about to be archived: what was made with it, and its tokens of OAuth.
-// k is the keeper of its organization. An error says that the tokens could not be read.
+// Retire withdraws everything that a credential holds, which is about to be archived: what was made with it, and
+// its tokens of OAuth. k is the keeper of its organization. An error says that the tokens could not be read.
 func (k *Keeper) Retire(ctx context.Context, why string, id outboard.CredentialID) error {
 	k.withdrawMinted(why, func(c outboard.CredentialID, _ outboard.SessionID) bool { return c == id })
 	row, s, err := k.openNow(ctx, id)
@@ -290,21 +294,24 @@ func (k *Keeper) Retire(ctx context.Context, why string, id outboard.CredentialI
 // oauth takes back a token by RFC 7009, where the issuer has an endpoint for it.
 func (k *Keeper) oauth(why string, c *outboard.Credential, s Secrets, kind string, token outboard.Secret) withdrawal {
 	refresh := *c.Auth.Refresh
-	return withdrawal{k: k, label: label(c), kind: kind, why: why, good: func(status int) bool { return status == http.StatusOK },
+	return withdrawal{k: k, label: label(c), kind: kind, why: why,
+		good: func(status int) bool { return status == http.StatusOK },
 		ask: func(ctx context.Context) (*http.Request, error) {
 			target, err := k.revocationEndpoint(ctx, refresh.TokenEndpoint)
 			if err != nil {
 				return nil, err
 			}
-			return clientRequest(ctx, target, &refresh, s, url.Values{"token": {token.Reveal()}, "token_type_hint": {kind}})
+			return clientRequest(ctx, target, &refresh, s, url.Values{"token": {token.Reveal()},
+				"token_type_hint": {kind}})
 		}}
 }
 
 // maxMetadata bounds the places where an issuer's metadata is looked for.
 const maxMetadata = 8
 
-// revocationEndpoint finds where an issuer takes tokens back: in its metadata (RFC 8414, OpenID Connect Discovery), which must be of
-// this token endpoint. It must be on the same host, so that no metadata can send a token elsewhere. NotFound: there is none.
+// revocationEndpoint finds where an issuer takes tokens back: in its metadata (RFC 8414, OpenID Connect
+// Discovery), which must be of this token endpoint. It must be on the same host, so that no metadata can send a
+// token elsewhere. NotFound: there is none.
 func (k *Keeper) revocationEndpoint(ctx context.Context, tokenEndpoint string) (string, error) {
 	at, err := url.Parse(tokenEndpoint)
 	if err != nil {
@@ -327,11 +334,14 @@ func (k *Keeper) revocationEndpoint(ctx context.Context, tokenEndpoint string) (
 			Token      string `json:"token_endpoint"`
 			Revocation string `json:"revocation_endpoint"`
 		}
-		if a.status != http.StatusOK || json.Unmarshal(a.body, &out) != nil || out.Token != tokenEndpoint || out.Revocation == "" {
+		if a.status != http.StatusOK || json.Unmarshal(a.body, &out) != nil || out.Token != tokenEndpoint ||
+			out.Revocation == "" {
 			continue
 		}
-		if u, err := url.Parse(out.Revocation); err != nil || u.Scheme != at.Scheme || !strings.EqualFold(u.Host, at.Host) || u.User != nil {
-			return "", outboard.Errorf(outboard.NotFound, "the issuer's revocation endpoint is not on the host of its token endpoint")
+		if u, err := url.Parse(out.Revocation); err != nil || u.Scheme != at.Scheme ||
+			!strings.EqualFold(u.Host, at.Host) || u.User != nil {
+			return "", outboard.Errorf(outboard.NotFound, "the issuer's revocation endpoint is not on the host of "+
+				"its token endpoint")
 		}
 		return out.Revocation, nil
 	}
@@ -341,13 +351,14 @@ func (k *Keeper) revocationEndpoint(ctx context.Context, tokenEndpoint string) (
 	return "", outboard.Errorf(outboard.NotFound, "the issuer names no endpoint that takes tokens back")
 }
 
-// metadata are the places where the metadata of the issuer with a token endpoint can be. The issuer's path, if it has one, is part of
-// the endpoint's.
+// metadata are the places where the metadata of the issuer with a token endpoint can be. The issuer's path, if
+// it has one, is part of the endpoint's.
 func metadata(at *url.URL) (places []string) {
 	origin := at.Scheme + "://" + at.Host
 	for dir := path.Dir(path.Clean("/" + at.Path)); len(places) < maxMetadata; dir = path.Dir(dir) {
 		issuer := strings.TrimSuffix(dir, "/")
-		places = append(places, origin+"/.well-known/oauth-authorization-server"+issuer, origin+issuer+"/.well-known/openid-configuration")
+		places = append(places, origin+"/.well-known/oauth-authorization-server"+issuer,
+			origin+issuer+"/.well-known/openid-configuration")
 		if issuer == "" {
 			break
 		}

@@ -59,7 +59,8 @@ func (r *rig) withdrawn(outcomes int) (actions []string) {
 			if e.Action != AuditWithdraw {
 				n++
 			}
-			if e.Rule != "kill kill_1" || strings.Contains(string(e.Detail), "ghs_") || strings.Contains(string(e.Detail), "-1") {
+			if e.Rule != "kill kill_1" || strings.Contains(string(e.Detail), "ghs_") ||
+				strings.Contains(string(e.Detail), "-1") {
 				r.Fatalf("a record says %s: %s", e.Rule, e.Detail)
 			}
 		}
@@ -72,27 +73,30 @@ func (r *rig) withdrawn(outcomes int) (actions []string) {
 	}
 }
 
-// If this fails, a token that was minted for a killed session lives on at its issuer, one failure ends the attempt, a token of somebody
-// else dies, or the next session is sent with a dead one.
+// If this fails, a token that was minted for a killed session lives on at its issuer, one failure ends the
+// attempt, a token of somebody else dies, or the next session is sent with a dead one.
 func TestWithdrawInstallation(t *testing.T) {
 	r, f := newRig(t), newForge(t)
 	revoked := f.takesBack(t)
 	t.Cleanup(r.Keeper.Stop)
 	r.addApp(f)
 	other := r.addSession(r.vault)
-	if in, err := r.Use(t.Context(), r.to("GET", "github.com", "/")); err != nil || !strings.Contains(base64Of(in), "ghs_minted-1") {
+	if in, err := r.Use(t.Context(), r.to("GET", "github.com", "/")); err != nil ||
+		!strings.Contains(base64Of(in), "ghs_minted-1") {
 		t.Fatalf("the control: %v, %v", base64Of(in), err)
 	}
 	r.Withdraw("kill kill_1", func(_ outboard.CredentialID, s outboard.SessionID) bool { return s == other })
 	r.Withdraw("kill kill_1", func(_ outboard.CredentialID, s outboard.SessionID) bool { return s == r.session })
-	r.Withdraw("kill kill_1", func(_ outboard.CredentialID, s outboard.SessionID) bool { return s == r.session }) // there is nothing left
+	// there is nothing left
+	r.Withdraw("kill kill_1", func(_ outboard.CredentialID, s outboard.SessionID) bool { return s == r.session })
 	if got := r.withdrawn(1); !slices.Equal(got, []string{AuditWithdraw, AuditWithdraw, AuditWithdrawn}) {
 		t.Errorf("on record is %v", got)
 	}
 	if got := revoked(); !slices.Equal(got, []string{"ghs_minted-1"}) {
 		t.Errorf("the issuer took back %v", got)
 	}
-	if in, err := r.Use(t.Context(), r.to("GET", "github.com", "/")); err != nil || !strings.Contains(base64Of(in), "ghs_minted-2") {
+	if in, err := r.Use(t.Context(), r.to("GET", "github.com", "/")); err != nil ||
+		!strings.Contains(base64Of(in), "ghs_minted-2") {
 		t.Errorf("the next use: %v, %v", base64Of(in), err)
 	}
 }
@@ -136,7 +140,8 @@ func (v *revoker) revoked() []string {
 	return slices.Sorted(slices.Values(v.got))
 }
 
-// If this fails, the tokens of a killed credential live on at their issuer, or are sent to a host that only its metadata names.
+// If this fails, the tokens of a killed credential live on at their issuer, or are sent to a host that only its
+// metadata names.
 func TestRetireOAuth(t *testing.T) {
 	r, v := newRig(t), newRevoker(t)
 	t.Cleanup(r.Keeper.Stop)
@@ -165,7 +170,8 @@ func TestRetireOAuth(t *testing.T) {
 	}
 }
 
-// If this fails, the kill of a session leaves the access token that it used alive, or takes from the others what cannot be had again.
+// If this fails, the kill of a session leaves the access token that it used alive, or takes from the others what
+// cannot be had again.
 func TestWithdrawAccess(t *testing.T) {
 	r, v := newRig(t), newRevoker(t)
 	t.Cleanup(r.Keeper.Stop)

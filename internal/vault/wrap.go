@@ -26,10 +26,11 @@ import (
 type Wrapper interface {
 	// Kind names the technology in a Wrapping: "file", "keyfile", "passphrase", or a service's own name.
 	Kind() string
-	// Wrap encrypts a data key under a key that did not wrap another one where the technology can make one. The wrapping is what
-	// Unwrap needs besides the key itself; it is stored with the result and is not secret. settle is called when the result is
-	// durable; old is the wrapping it replaced, or nil.
-	Wrap(ctx context.Context, plain, aad []byte) (wrapping json.RawMessage, wrapped []byte, settle func(old json.RawMessage) error, err error)
+	// Wrap encrypts a data key under a key that did not wrap another one where the technology can make one. The
+	// wrapping is what Unwrap needs besides the key itself; it is stored with the result and is not secret.
+	// settle is called when the result is durable; old is the wrapping it replaced, or nil.
+	Wrap(ctx context.Context, plain, aad []byte) (wrapping json.RawMessage, wrapped []byte,
+		settle func(old json.RawMessage) error, err error)
 	// Unwrap is the inverse. NotFound if the key is not here; Denied if it is the wrong one or the data was changed.
 	Unwrap(ctx context.Context, wrapping json.RawMessage, wrapped, aad []byte) ([]byte, error)
 }
@@ -91,15 +92,16 @@ func openWith(key, sealed, aad []byte) ([]byte, error) {
 	return plain, nil
 }
 
-// KeyDir keeps key-encryption keys as files of mode 0600 in a directory of its own, one per rotation. The database says which is in
-// use, so a rotation that is killed anywhere leaves one that works.
+// KeyDir keeps key-encryption keys as files of mode 0600 in a directory of its own, one per rotation. The
+// database says which is in use, so a rotation that is killed anywhere leaves one that works.
 type KeyDir struct{ Dir string }
 
 // Kind implements Wrapper.
 func (d KeyDir) Kind() string { return "file" }
 
 // Wrap implements Wrapper with a new key each time.
-func (d KeyDir) Wrap(_ context.Context, plain, aad []byte) (json.RawMessage, []byte, func(json.RawMessage) error, error) {
+func (d KeyDir) Wrap(_ context.Context, plain,
+	aad []byte) (json.RawMessage, []byte, func(json.RawMessage) error, error) {
 	key := make([]byte, keySize)
 	rand.Read(key)
 	wrapped, err := sealWith(key, plain, aad)
@@ -155,8 +157,8 @@ func syncDir(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// sweepAfter is how old a key must be before it counts as left over from a rotation that was killed: one that goes on elsewhere is
-// over by then.
+// sweepAfter is how old a key must be before it counts as left over from a rotation that was killed: one that
+// goes on elsewhere is over by then.
 const sweepAfter = time.Hour
 
 // sweep removes keys that no row names.
@@ -164,7 +166,8 @@ func (d KeyDir) sweep(keep string) error {
 	entries, err := os.ReadDir(d.Dir)
 	for _, e := range entries {
 		info, ierr := e.Info()
-		if ierr != nil || e.Name() == keep+".key" || time.Since(info.ModTime()) < sweepAfter || !strings.HasSuffix(e.Name(), ".key") {
+		if ierr != nil || e.Name() == keep+".key" || time.Since(info.ModTime()) < sweepAfter ||
+			!strings.HasSuffix(e.Name(), ".key") {
 			continue
 		}
 		err = errors.Join(err, os.Remove(filepath.Join(d.Dir, e.Name())))
@@ -183,12 +186,14 @@ func (d KeyDir) Unwrap(_ context.Context, raw json.RawMessage, wrapped, aad []by
 		return nil, err
 	}
 	if keyName(key) != w.ID {
-		return nil, outboard.Errorf(outboard.Denied, "%s holds another key than the one in use", d.path(w.ID)).WithHint(fromBackup)
+		return nil, outboard.Errorf(outboard.Denied, "%s holds another key than the one in use", d.path(w.ID)).
+			WithHint(fromBackup)
 	}
 	return openWith(key, wrapped, aad)
 }
 
-// readPrivate reads a short file that nobody else may read. With ours its owner must be the server's user, or root: a mode keeps no owner out.
+// readPrivate reads a short file that nobody else may read. With ours its owner must be the server's user, or
+// root: a mode keeps no owner out.
 func readPrivate(path, what string, ours bool) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|openNow, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -207,10 +212,12 @@ func readPrivate(path, what string, ours bool) ([]byte, error) {
 	case !info.Mode().IsRegular():
 		return nil, outboard.Errorf(outboard.Invalid, "%s %s is not a file", what, path)
 	case info.Mode().Perm()&0o077 != 0:
-		return nil, outboard.Errorf(outboard.Denied, "%s %s has mode %04o: others may have read it", what, path, info.Mode().Perm()).
+		return nil, outboard.Errorf(outboard.Denied, "%s %s has mode %04o: others may have read it", what, path,
+			info.Mode().Perm()).
 			WithHint("chmod 600 %s, and make a new one if anyone else uses this machine", path)
 	case ours && owned && uid != 0 && uid != os.Geteuid():
-		return nil, outboard.Errorf(outboard.Denied, "%s %s belongs to the user %d and not to the server's, %d: they may have read it, and can change it", what, path, uid, os.Geteuid()).
+		return nil, outboard.Errorf(outboard.Denied, "%s %s belongs to the user %d and not to the server's, %d: "+
+			"they may have read it, and can change it", what, path, uid, os.Geteuid()).
 			WithHint("chown %d %s, and make a new one if that is somebody else", os.Geteuid(), path)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxKMS))
@@ -231,25 +238,29 @@ func readKey(path, mend string) ([]byte, error) {
 		case outboard.NotFound:
 			return nil, e.WithHint(fromBackup)
 		case outboard.Denied:
-			return nil, e.WithHint("chown %d %[2]s; chmod 600 %[2]s; then outboard secret rotate-keys if anyone else uses this machine", os.Geteuid(), path)
+			return nil, e.WithHint("chown %d %[2]s; chmod 600 %[2]s; then outboard secret rotate-keys if anyone "+
+				"else uses this machine", os.Geteuid(), path)
 		}
 		return nil, e
 	}
 	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(key) != keySize {
-		return nil, outboard.Errorf(outboard.Invalid, "the vault key %s is not 32 bytes in base64", path).WithHint("%s", mend)
+		return nil, outboard.Errorf(outboard.Invalid, "the vault key %s is not 32 bytes in base64", path).
+			WithHint("%s", mend)
 	}
 	return key, nil
 }
 
-// KeyFile is one key that somebody else provides and replaces: a mounted secret, a systemd credential. It wraps every data key.
+// KeyFile is one key that somebody else provides and replaces: a mounted secret, a systemd credential. It wraps
+// every data key.
 type KeyFile struct{ Path string }
 
 // Kind implements Wrapper.
 func (f KeyFile) Kind() string { return "keyfile" }
 
 // Wrap implements Wrapper.
-func (f KeyFile) Wrap(_ context.Context, plain, aad []byte) (json.RawMessage, []byte, func(json.RawMessage) error, error) {
+func (f KeyFile) Wrap(_ context.Context, plain,
+	aad []byte) (json.RawMessage, []byte, func(json.RawMessage) error, error) {
 	key, err := readKey(f.Path, fmt.Sprintf("make one with: (umask 077; openssl rand -base64 32 > %s)", f.Path))
 	if err != nil {
 		return nil, nil, nil, err
@@ -270,7 +281,8 @@ func (f KeyFile) Unwrap(_ context.Context, raw json.RawMessage, wrapped, aad []b
 	}
 	if keyName(key) != w.ID {
 		return nil, outboard.Errorf(outboard.NotFound, "%s holds another key than the one in use", f.Path).
-			WithHint("put that one back; to replace it, name it as vault.previous_key_file until outboard secret rotate-keys is done")
+			WithHint("put that one back; to replace it, name it as vault.previous_key_file until outboard secret " +
+				"rotate-keys is done")
 	}
 	return openWith(key, wrapped, aad)
 }
@@ -278,10 +290,12 @@ func (f KeyFile) Unwrap(_ context.Context, raw json.RawMessage, wrapped, aad []b
 // Passphrase derives the key from words with Argon2id and a new salt for each wrapping.
 type Passphrase struct{ Words outboard.Secret }
 
-// The cost of deriving a key, about a quarter of a second: RFC 9106, section 4, second recommended choice (64 MiB, 3 passes, 4 lanes).
+// The cost of deriving a key, about a quarter of a second: RFC 9106, section 4, second recommended choice (64
+// MiB, 3 passes, 4 lanes).
 const (
 	argonTime, argonMemory, argonThreads = 3, 64 << 10, 4
-	// maxArgonTime and maxArgonMemory bound what a stored wrapping may ask for: a database is not trusted with our memory.
+	// maxArgonTime and maxArgonMemory bound what a stored wrapping may ask for: a database is not trusted with
+	// our memory.
 	maxArgonTime, maxArgonMemory = 16, 1 << 20
 )
 
@@ -289,7 +303,8 @@ const (
 func (p Passphrase) Kind() string { return "passphrase" }
 
 // Wrap implements Wrapper.
-func (p Passphrase) Wrap(_ context.Context, plain, aad []byte) (json.RawMessage, []byte, func(json.RawMessage) error, error) {
+func (p Passphrase) Wrap(_ context.Context, plain,
+	aad []byte) (json.RawMessage, []byte, func(json.RawMessage) error, error) {
 	w := wrapping{Kind: p.Kind(), Salt: make([]byte, 16), Time: argonTime, Memory: argonMemory, Threads: argonThreads}
 	rand.Read(w.Salt)
 	wrapped, err := sealWith(p.key(w), plain, aad)
@@ -307,8 +322,10 @@ func (p Passphrase) Unwrap(_ context.Context, raw json.RawMessage, wrapped, aad 
 	}
 	plain, err := openWith(p.key(w), wrapped, aad)
 	if err != nil { // one cannot tell these apart
-		return nil, outboard.Errorf(outboard.Denied, "the passphrase is not the one in use, or the key's row in the database was changed").
-			WithHint("start with the passphrase as it was; to replace it, name its variable as vault.previous_passphrase_env until outboard secret rotate-keys is done")
+		return nil, outboard.Errorf(outboard.Denied, "the passphrase is not the one in use, or the key's row in the "+
+			"database was changed").
+			WithHint("start with the passphrase as it was; to replace it, name its variable as " +
+				"vault.previous_passphrase_env until outboard secret rotate-keys is done")
 	}
 	return plain, nil
 }

@@ -37,9 +37,10 @@ type Report struct {
 	Notes   []string // what else the user must know
 }
 
-// Apply merges the result into the user's files: all of it, or nothing. HEAD, index and refs stay as they are. With check nothing is
-// ever written. Whenever the process ends, every byte that the user had is on disk: at its place, or, after an interruption, where
-// the next Apply or Snapshot puts it back from. Any number of processes may apply to the same files at once.
+// Apply merges the result into the user's files: all of it, or nothing. HEAD, index and refs stay as they are.
+// With check nothing is ever written. Whenever the process ends, every byte that the user had is on disk: at its
+// place, or, after an interruption, where the next Apply or Snapshot puts it back from. Any number of processes
+// may apply to the same files at once.
 func (r *Result) Apply(ctx context.Context, check bool) (Report, error) {
 	if !r.Changed() {
 		return Report{Outcome: Nothing}, nil
@@ -65,7 +66,8 @@ func (r *Result) Apply(ctx context.Context, check bool) (Report, error) {
 			return rep, err
 		}
 		if try == maxTries || len(rep.Notes) > 0 {
-			return rep, outboard.Errorf(outboard.Conflict, "nothing was applied: %w", err).WithHint("try again when nothing else writes there")
+			return rep, outboard.Errorf(outboard.Conflict, "nothing was applied: %w", err).
+				WithHint("try again when nothing else writes there")
 		}
 	}
 }
@@ -133,7 +135,8 @@ func (t *Tree) recover() ([]string, error) {
 	defer root.Close()
 	notes, err := recoverStage(root, func(string) {})
 	if err != nil {
-		return notes, fmt.Errorf("taking back an apply that was interrupted (what is missing is in %s): %w", filepath.Join(t.Root, stageName), err)
+		return notes, fmt.Errorf("taking back an apply that was interrupted (what is missing is in %s): %w",
+			filepath.Join(t.Root, stageName), err)
 	}
 	return notes, nil
 }
@@ -169,14 +172,15 @@ func (r *Result) merger(ctx context.Context) merger {
 	}
 }
 
-// nameFilters says of clashes whether a filter of the user's has a part in them: no program runs on what a sandbox made, so that
-// such a file is never what was sent.
+// nameFilters says of clashes whether a filter of the user's has a part in them: no program runs on what a
+// sandbox made, so that such a file is never what was sent.
 func (r *Result) nameFilters(ctx context.Context, clashes []Clash) error {
 	var paths []string
 	for _, c := range clashes {
 		paths = append(paths, c.Path)
 	}
-	out, err := run(ctx, r.tree.Root, append(slices.Clone(r.env), "GIT_WORK_TREE="+r.tree.Root), zeros(paths), "check-attr", "-z", "--stdin", "filter")
+	out, err := run(ctx, r.tree.Root, append(slices.Clone(r.env), "GIT_WORK_TREE="+r.tree.Root), zeros(paths),
+		"check-attr", "-z", "--stdin", "filter")
 	if err != nil {
 		return fmt.Errorf("reading attributes: %w", err)
 	}
@@ -194,7 +198,8 @@ func (r *Result) nameFilters(ctx context.Context, clashes []Clash) error {
 	return nil
 }
 
-// foldsCase reports whether the file system takes names that differ in case for one. It asks about something that is there.
+// foldsCase reports whether the file system takes names that differ in case for one. It asks about something
+// that is there.
 func foldsCase(root *os.Root) bool {
 	list, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {

@@ -72,9 +72,9 @@ func (r *repo) chmod(name string, mode fs.FileMode) {
 	}
 }
 
-// What the user did since the work was sent meets what the session did, in each way in which they can: nothing of the user's may be
-// lost, nothing written through a link, and the reason of each refusal must be told. In every case the session also changes
-// control.txt, which arrives exactly when nothing is refused.
+// What the user did since the work was sent meets what the session did, in each way in which they can: nothing
+// of the user's may be lost, nothing written through a link, and the reason of each refusal must be told. In
+// every case the session also changes control.txt, which arrives exactly when nothing is refused.
 func TestApplyMeetsLocalWork(t *testing.T) {
 	nine := "1\n2\n3\n4\n5\n6\n7\n8\n9\n"
 	for _, c := range []struct {
@@ -84,67 +84,103 @@ func TestApplyMeetsLocalWork(t *testing.T) {
 		why     string            // of the refusal; "" when it fits
 		want    map[string]string // when it fits; "" is absent
 	}{
-		{"different lines of a file", func(b *repo) { b.write(map[string]string{"nine": "one\n2\n3\n4\n5\n6\n7\n8\n9\n"}) },
+		{"different lines of a file",
+			func(b *repo) { b.write(map[string]string{"nine": "one\n2\n3\n4\n5\n6\n7\n8\n9\n"}) },
 			func(r *repo) { r.write(map[string]string{"nine": "1\n2\n3\n4\n5\n6\n7\n8\nnine\n"}) }, "",
 			map[string]string{"nine": "one\n2\n3\n4\n5\n6\n7\n8\nnine\n"}},
-		{"the same line", func(b *repo) { b.write(map[string]string{"a": "session\n"}) }, func(r *repo) { r.write(map[string]string{"a": "user\n"}) },
+		{"the same line", func(b *repo) { b.write(map[string]string{"a": "session\n"}) },
+			func(r *repo) { r.write(map[string]string{"a": "user\n"}) },
 			"a: you and the session changed the same lines", nil},
-		{"a binary file on both sides", func(b *repo) { b.write(map[string]string{"bin": "\x00s"}) }, func(r *repo) { r.write(map[string]string{"bin": "\x00u"}) },
+		{"a binary file on both sides", func(b *repo) { b.write(map[string]string{"bin": "\x00s"}) },
+			func(r *repo) { r.write(map[string]string{"bin": "\x00u"}) },
 			"bin: you and the session changed the same lines", nil},
-		{"the same change", func(b *repo) { b.write(map[string]string{"a": "same\n"}) }, func(r *repo) { r.write(map[string]string{"a": "same\n"}) }, "",
+		{"the same change", func(b *repo) { b.write(map[string]string{"a": "same\n"}) },
+			func(r *repo) { r.write(map[string]string{"a": "same\n"}) }, "",
 			map[string]string{"a": "same\n"}},
-		{"deleted here, changed there", func(b *repo) { b.write(map[string]string{"a": "session\n"}) }, func(r *repo) { r.remove("a") },
+		{"deleted here, changed there", func(b *repo) { b.write(map[string]string{"a": "session\n"}) },
+			func(r *repo) { r.remove("a") },
 			"a: you deleted it and the session changed it", nil},
-		{"changed here, deleted there", func(b *repo) { b.remove("a") }, func(r *repo) { r.write(map[string]string{"a": "user\n"}) },
+		{"changed here, deleted there", func(b *repo) { b.remove("a") },
+			func(r *repo) { r.write(map[string]string{"a": "user\n"}) },
 			"a: you changed it and the session deleted it", nil},
-		{"deleted on both sides", func(b *repo) { b.remove("a") }, func(r *repo) { r.remove("a") }, "", map[string]string{"a": ""}},
-		{"an untracked file", func(b *repo) { b.write(map[string]string{"u": "session\n"}) }, func(r *repo) { r.write(map[string]string{"u": "user\n"}) },
+		{"deleted on both sides", func(b *repo) { b.remove("a") }, func(r *repo) { r.remove("a") }, "",
+			map[string]string{"a": ""}},
+		{"an untracked file", func(b *repo) { b.write(map[string]string{"u": "session\n"}) },
+			func(r *repo) { r.write(map[string]string{"u": "user\n"}) },
 			"u: a file of yours that was not sent is there", nil},
-		{"an ignored file", func(b *repo) { b.write(map[string]string{".gitignore": "", "k.key": "session\n"}) }, func(r *repo) { r.write(map[string]string{"k.key": "user\n"}) },
+		{"an ignored file", func(b *repo) { b.write(map[string]string{".gitignore": "", "k.key": "session\n"}) },
+			func(r *repo) { r.write(map[string]string{"k.key": "user\n"}) },
 			"k.key: a file of yours that was not sent is there", nil},
-		{"a directory where a file was", func(b *repo) { b.remove("a"); b.write(map[string]string{"a/x": "s\n"}) }, func(r *repo) {}, "", map[string]string{"a/x": "s\n"}},
-		{"a directory where a changed file is", func(b *repo) { b.remove("a"); b.write(map[string]string{"a/x": "s\n"}) },
-			func(r *repo) { r.write(map[string]string{"a": "user\n"}) }, "a/x: your file a is where the result has a directory", nil},
-		{"a file where a directory was", func(b *repo) { b.remove("d"); b.write(map[string]string{"d": "s\n"}) }, func(r *repo) {}, "", map[string]string{"d": "s\n", "d/one": ""}},
+		{"a directory where a file was", func(b *repo) { b.remove("a"); b.write(map[string]string{"a/x": "s\n"}) },
+			func(r *repo) {}, "", map[string]string{"a/x": "s\n"}},
+		{"a directory where a changed file is",
+			func(b *repo) { b.remove("a"); b.write(map[string]string{"a/x": "s\n"}) },
+			func(r *repo) { r.write(map[string]string{"a": "user\n"}) }, "a/x: your file a is where the result has " +
+				"a directory", nil},
+		{"a file where a directory was", func(b *repo) { b.remove("d"); b.write(map[string]string{"d": "s\n"}) },
+			func(r *repo) {}, "", map[string]string{"d": "s\n", "d/one": ""}},
 		{"a file where a directory has more", func(b *repo) { b.remove("d"); b.write(map[string]string{"d": "s\n"}) },
-			func(r *repo) { r.write(map[string]string{"d/deep/mine.key": "user\n"}) }, "d: your directory of this name holds d/deep/mine.key", nil},
-		{"below the user's link", func(b *repo) { b.write(map[string]string{"d/new": "s\n"}) }, func(r *repo) { r.remove("d"); r.link("elsewhere", "d") },
+			func(r *repo) { r.write(map[string]string{"d/deep/mine.key": "user\n"}) }, "d: your directory of this " +
+				"name holds d/deep/mine.key", nil},
+		{"below the user's link", func(b *repo) { b.write(map[string]string{"d/new": "s\n"}) },
+			func(r *repo) { r.remove("d"); r.link("elsewhere", "d") },
 			"d/new: your symbolic link d is where the result has a directory", nil},
-		{"below the user's link out of the tree", func(b *repo) { b.write(map[string]string{"fresh/new": "s\n"}) }, func(r *repo) { r.link(filepath.Join(r.dir, "..", "outside"), "fresh") },
+		{"below the user's link out of the tree", func(b *repo) { b.write(map[string]string{"fresh/new": "s\n"}) },
+			func(r *repo) { r.link(filepath.Join(r.dir, "..", "outside"), "fresh") },
 			"fresh/new: your symbolic link fresh is where the result has a directory", nil},
-		{"a link that was sent becomes a directory", func(b *repo) { b.remove("lnk"); b.write(map[string]string{"lnk/new": "s\n"}) }, func(r *repo) {}, "",
+		{"a link that was sent becomes a directory",
+			func(b *repo) { b.remove("lnk"); b.write(map[string]string{"lnk/new": "s\n"}) }, func(r *repo) {}, "",
 			map[string]string{"lnk/new": "s\n", "elsewhere/new": ""}},
-		{"a file becomes a link", func(b *repo) { b.remove("a"); b.link("/etc/passwd", "a") }, func(r *repo) {}, "", map[string]string{"a": "-> /etc/passwd"}},
-		{"the user made it a link", func(b *repo) { b.write(map[string]string{"a": "session\n"}) }, func(r *repo) { r.remove("a"); r.link("nine", "a") },
+		{"a file becomes a link", func(b *repo) { b.remove("a"); b.link("/etc/passwd", "a") }, func(r *repo) {}, "",
+			map[string]string{"a": "-> /etc/passwd"}},
+		{"the user made it a link", func(b *repo) { b.write(map[string]string{"a": "session\n"}) },
+			func(r *repo) { r.remove("a"); r.link("nine", "a") },
 			"a: you and the session made different things of it", nil},
-		{"a link on both sides", func(b *repo) { b.remove("lnk"); b.link("s", "lnk") }, func(r *repo) { r.remove("lnk"); r.link("u", "lnk") },
+		{"a link on both sides", func(b *repo) { b.remove("lnk"); b.link("s", "lnk") },
+			func(r *repo) { r.remove("lnk"); r.link("u", "lnk") },
 			"lnk: you and the session made different things of it", nil},
-		{"modes", func(b *repo) { b.chmod("a", 0o755); b.chmod("nine", 0o755) }, func(r *repo) { r.write(map[string]string{"a": "user\n"}); r.chmod("nine", 0o600) }, "",
+		{"modes", func(b *repo) { b.chmod("a", 0o755); b.chmod("nine", 0o755) },
+			func(r *repo) { r.write(map[string]string{"a": "user\n"}); r.chmod("nine", 0o600) }, "",
 			map[string]string{"a": "x user\n", "nine": "x " + nine}},
-		{"a mode here, lines there", func(b *repo) { b.write(map[string]string{"a": "session\n"}) }, func(r *repo) { r.chmod("a", 0o755) }, "", map[string]string{"a": "x session\n"}},
-		{"names in another case", func(b *repo) { b.remove("a"); b.write(map[string]string{"A": "1\n"}) }, func(r *repo) {}, "", map[string]string{"A": "1\n", "a": ""}},
+		{"a mode here, lines there", func(b *repo) { b.write(map[string]string{"a": "session\n"}) },
+			func(r *repo) { r.chmod("a", 0o755) }, "", map[string]string{"a": "x session\n"}},
+		{"names in another case", func(b *repo) { b.remove("a"); b.write(map[string]string{"A": "1\n"}) },
+			func(r *repo) {}, "", map[string]string{"A": "1\n", "a": ""}},
 		{"strange names", func(b *repo) {
 			b.write(map[string]string{"-rf": "s\n", "new\nline": "s\n", "bad\xff\xfe": "s\n", "\"q\"\t": "s\n"})
 		},
-			func(r *repo) {}, "", map[string]string{"-rf": "s\n", "new\nline": "s\n", "bad\xff\xfe": "s\n", "\"q\"\t": "s\n"}},
-		{"a strange name of the user's", func(b *repo) { b.write(map[string]string{"bad\xff\xfe": "s\n"}) }, func(r *repo) { r.write(map[string]string{"bad\xff\xfe": "u\n"}) },
+			func(r *repo) {}, "", map[string]string{"-rf": "s\n", "new\nline": "s\n", "bad\xff\xfe": "s\n",
+				"\"q\"\t": "s\n"}},
+		{"a strange name of the user's", func(b *repo) { b.write(map[string]string{"bad\xff\xfe": "s\n"}) },
+			func(r *repo) { r.write(map[string]string{"bad\xff\xfe": "u\n"}) },
 			"bad\xff\xfe: a file of yours that was not sent is there", nil},
-		{"the last file of a directory", func(b *repo) { b.remove("d") }, func(r *repo) {}, "", map[string]string{"d": "", "d/one": ""}},
+		{"the last file of a directory", func(b *repo) { b.remove("d") }, func(r *repo) {}, "",
+			map[string]string{"d": "", "d/one": ""}},
 		{"staged work", func(b *repo) { b.write(map[string]string{"a": "session\n"}) },
-			func(r *repo) { r.write(map[string]string{"nine": "staged\n"}); r.git("add", "nine") }, "", map[string]string{"a": "session\n", "nine": "staged\n"}},
+			func(r *repo) {
+				r.write(map[string]string{"nine": "staged\n"})
+				r.git("add",
+					"nine")
+			}, "", map[string]string{"a": "session\n", "nine": "staged\n"}},
 		{"a detached head and other commits", func(b *repo) { b.write(map[string]string{"a": "session\n"}) },
-			func(r *repo) { r.git("checkout", "-q", "--detach"); r.commit(map[string]string{"more": "m\n"}) }, "", map[string]string{"a": "session\n", "more": "m\n"}},
+			func(r *repo) {
+				r.git("checkout", "-q",
+					"--detach")
+				r.commit(map[string]string{"more": "m\n"})
+			}, "", map[string]string{"a": "session\n", "more": "m\n"}},
 		{"lines that the index says to ignore", func(b *repo) { b.write(map[string]string{"a": "session\n"}) },
 			func(r *repo) {
 				r.git("update-index", "--assume-unchanged", "a")
 				r.write(map[string]string{"a": "user\n"})
 			}, "a: you and the session changed the same lines", nil},
-		{"a sparse checkout", func(b *repo) { b.remove("d/one") }, func(r *repo) { r.git("sparse-checkout", "set", "--no-cone", "/*", "!/d") },
+		{"a sparse checkout", func(b *repo) { b.remove("d/one") },
+			func(r *repo) { r.git("sparse-checkout", "set", "--no-cone", "/*", "!/d") },
 			"d/one: it is outside your sparse checkout", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRepo(t)
-			r.write(map[string]string{"a": "1\n", "nine": nine, "bin": "\x00b", "d/one": "1\n", "elsewhere/keep": "k\n", "control.txt": "before\n", ".gitignore": "*.key\n"})
+			r.write(map[string]string{"a": "1\n", "nine": nine, "bin": "\x00b", "d/one": "1\n", "elsewhere/keep": "k\n",
+				"control.txt": "before\n", ".gitignore": "*.key\n"})
 			r.link("elsewhere", "lnk")
 			r.commit(nil)
 			if err := os.Mkdir(filepath.Join(r.dir, "..", "outside"), 0o755); err != nil {
@@ -158,7 +194,8 @@ func TestApplyMeetsLocalWork(t *testing.T) {
 			res := box.result(tree, snap)
 			if c.why != "" {
 				rep := r.apply(res, Refused)
-				if !slices.ContainsFunc(rep.Clashes, func(cl Clash) bool { return cl.Path+": "+cl.Why == c.why }) || len(rep.Clashes) > 2 {
+				if !slices.ContainsFunc(rep.Clashes, func(cl Clash) bool { return cl.Path+": "+cl.Why == c.why }) ||
+					len(rep.Clashes) > 2 {
 					t.Errorf("clashes = %+v", rep.Clashes)
 				}
 				if after := r.tree(); !maps.Equal(after, before) {
@@ -175,7 +212,8 @@ func TestApplyMeetsLocalWork(t *testing.T) {
 					}
 				}
 				for name := range want { // what became a directory is no file
-					if c.want[name] == "" && slices.ContainsFunc(slices.Collect(maps.Keys(c.want)), func(k string) bool { return strings.HasPrefix(k, name+"/") }) {
+					if c.want[name] == "" && slices.ContainsFunc(slices.Collect(maps.Keys(c.want)),
+						func(k string) bool { return strings.HasPrefix(k, name+"/") }) {
 						delete(want, name)
 					}
 				}
@@ -197,7 +235,8 @@ func TestApplyMeetsLocalWork(t *testing.T) {
 	}
 }
 
-// What a sparse checkout leaves out must not appear beside what the index says, and the command that the user is given must be all it takes.
+// What a sparse checkout leaves out must not appear beside what the index says, and the command that the user is
+// given must be all it takes.
 func TestSparseAdd(t *testing.T) {
 	for _, c := range []struct{ mode, file, command string }{
 		{"--cone", "d/one", "sparse-checkout add d"},
@@ -225,7 +264,8 @@ func TestSparseAdd(t *testing.T) {
 			if r.read(c.file) != "2\n" || r.read("keep/a") != "2\n" {
 				t.Error("the result is not there")
 			}
-			if got := res.SparseAdd(t.Context(), []Clash{{"a", "you deleted it and the session changed it"}}); got != "" {
+			if got := res.SparseAdd(t.Context(),
+				[]Clash{{"a", "you deleted it and the session changed it"}}); got != "" {
 				t.Errorf("the control: another clash: %s", got)
 			}
 		})
@@ -237,8 +277,8 @@ func (r *repo) indexState() string {
 	return r.git("for-each-ref") + r.git("ls-files", "-s", "-v", "-z") + r.git("rev-parse", "HEAD")
 }
 
-// A hard link is another name of the user's for a file: what it names must stay when the file is replaced. And a file keeps the
-// permissions that the user gave it.
+// A hard link is another name of the user's for a file: what it names must stay when the file is replaced. And a
+// file keeps the permissions that the user gave it.
 func TestApplyKeepsHardLinksAndPermissions(t *testing.T) {
 	r := newRepo(t)
 	r.commit(map[string]string{"a": "1\n"})
@@ -278,7 +318,9 @@ func TestApplyKeepsLineEnds(t *testing.T) {
 	}
 	box.write(map[string]string{"mixed": "one\n2\n", "new": "2\n"})
 	rep := r.apply(box.result(tree, snap), Refused)
-	if !slices.ContainsFunc(rep.Clashes, func(c Clash) bool { return c.Path == "mixed" && strings.Contains(c.Why, "line ends") }) || r.read("mixed") != "1\r\n2\n" {
+	if !slices.ContainsFunc(rep.Clashes,
+		func(c Clash) bool { return c.Path == "mixed" && strings.Contains(c.Why, "line ends") }) ||
+		r.read("mixed") != "1\r\n2\n" {
 		t.Errorf("clashes %+v, mixed %q", rep.Clashes, r.read("mixed"))
 	}
 }
@@ -289,20 +331,23 @@ func TestApplyRunsNoProgram(t *testing.T) {
 	ran := filepath.Join(t.TempDir(), "ran")
 	program := "touch " + ran + "; tr a-z A-Z"
 	r.commit(map[string]string{"plain": "1\n", "filtered.up": "text\n", ".gitattributes": ""})
-	for _, key := range []string{"filter.up.clean", "filter.up.smudge", "merge.up.driver", "diff.up.command", "diff.up.textconv", "core.fsmonitor"} {
+	for _, key := range []string{"filter.up.clean", "filter.up.smudge", "merge.up.driver", "diff.up.command",
+		"diff.up.textconv", "core.fsmonitor"} {
 		r.git("config", key, program)
 	}
 	hooks := filepath.Join(r.dir, ".git", "hooks")
 	if err := os.MkdirAll(hooks, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, h := range []string{"post-checkout", "post-merge", "pre-commit", "post-index-change", "reference-transaction", "post-rewrite"} {
+	for _, h := range []string{"post-checkout", "post-merge", "pre-commit", "post-index-change",
+		"reference-transaction", "post-rewrite"} {
 		if err := os.WriteFile(filepath.Join(hooks, h), []byte("#!/bin/sh\n"+program+"\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	tree, snap, box := r.send()
-	box.write(map[string]string{".gitattributes": "* filter=up merge=up diff=up\n", "plain": "2\n", "filtered.up": "other\n", "new.up": "n\n"})
+	box.write(map[string]string{".gitattributes": "* filter=up merge=up diff=up\n", "plain": "2\n",
+		"filtered.up": "other\n", "new.up": "n\n"})
 	r.write(map[string]string{"plain": "1\n2\n"})
 	r.apply(box.result(tree, snap), Refused)
 	r.write(map[string]string{"plain": "1\n"})
@@ -317,7 +362,8 @@ func TestApplyRunsNoProgram(t *testing.T) {
 	if exists(ran) {
 		t.Error("a program of the repository ran")
 	}
-	// The same program does run for git itself, so that the test could have seen it; and a file that it has made what it is stays.
+	// The same program does run for git itself, so that the test could have seen it; and a file that it has made
+	// what it is stays.
 	r.write(map[string]string{".gitattributes": "*.up filter=up\n"})
 	tree, snap, box = r.send()
 	if !exists(ran) {
@@ -343,18 +389,21 @@ func TestResultNamesWhatItLeaves(t *testing.T) {
 	r.git("submodule", "deinit", "-q", "-f", "--all") // those that are checked out are sent
 	tree, snap, box := r.send()
 	box.remove("swapped", "deep")
-	box.write(map[string]string{"a.txt": "b\n", "mod/new.txt": "n\n", "swapped": "file\n", "deep": "file\n", "vendor/x/.git/config": "evil\n", "vendor/x/.GIT": "evil\n",
+	box.write(map[string]string{"a.txt": "b\n", "mod/new.txt": "n\n", "swapped": "file\n", "deep": "file\n",
+		"vendor/x/.git/config": "evil\n", "vendor/x/.GIT": "evil\n",
 		"vendor/x/file": "fine\n", stageName + "/journal.json": "{}"})
 	res := box.result(tree, snap)
 	got := strings.Join(res.Left, "\n")
-	for _, want := range []string{"mod/new.txt: in a submodule", "swapped: a file in place of a submodule", "deep: the session put a file in place", "vendor/x/.git: no result",
+	for _, want := range []string{"mod/new.txt: in a submodule", "swapped: a file in place of a submodule",
+		"deep: the session put a file in place", "vendor/x/.git: no result",
 		"vendor/x/.GIT: no result"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("left out: %q lacks %q", got, want)
 		}
 	}
 	r.apply(res, Applied)
-	if r.read("vendor/x/file") != "fine\n" || exists(filepath.Join(r.dir, "vendor/x/.git")) || exists(filepath.Join(r.dir, "mod/new.txt")) {
+	if r.read("vendor/x/file") != "fine\n" || exists(filepath.Join(r.dir, "vendor/x/.git")) ||
+		exists(filepath.Join(r.dir, "mod/new.txt")) {
 		t.Error("the wrong files arrived")
 	}
 	if got := r.git("status", "--porcelain"); got != "M a.txt\n?? vendor/" {
@@ -365,7 +414,8 @@ func TestResultNamesWhatItLeaves(t *testing.T) {
 // Whatever path a plan is asked to write, one that git takes for its own must be refused.
 func TestPlanRefusesGitsOwnPaths(t *testing.T) {
 	f := entry{modeFile, "1"}
-	for _, p := range []string{".git", ".git/hooks/pre-commit", "a/.GIT/config", "git~1/x", ".git /x", ".g\u200cit/x", "a/../b", "/abs", stageName + "/x"} {
+	for _, p := range []string{".git", ".git/hooks/pre-commit", "a/.GIT/config", "git~1/x", ".git /x", ".g\u200cit/x",
+		"a/../b", "/abs", stageName + "/x"} {
 		got, err := makePlan([]change{{path: p, theirs: f}}, nil, false, nil)
 		if err != nil || len(got.steps) > 0 || len(got.clashes) != 1 {
 			t.Errorf("%q: %+v, %v", p, got, err)
@@ -439,12 +489,15 @@ func TestBranchLeavesBranchesAlone(t *testing.T) {
 	box.write(map[string]string{"a": "2\n"})
 	res := box.result(tree, snap)
 	before := r.git("for-each-ref", "refs/heads")
-	for name, want := range map[string]string{"taken": "taken-2", "elsewhere": "elsewhere-2", "main": "main-2", "free": "free"} {
+	for name, want := range map[string]string{"taken": "taken-2", "elsewhere": "elsewhere-2", "main": "main-2",
+		"free": "free"} {
 		if got, err := res.Branch(t.Context(), name); err != nil || got.Name != want {
 			t.Errorf("Branch(%s) = %+v, %v", name, got, err)
 		}
 	}
-	if after := r.git("for-each-ref", "refs/heads/taken", "refs/heads/elsewhere", "refs/heads/main"); len(strings.Split(before, "\n")) != 3 || !strings.Contains(after, strings.Split(before, "\n")[0]) {
+	if after := r.git("for-each-ref", "refs/heads/taken", "refs/heads/elsewhere",
+		"refs/heads/main"); len(strings.Split(before, "\n")) != 3 ||
+		!strings.Contains(after, strings.Split(before, "\n")[0]) {
 		t.Errorf("branches before:\n%s\nafter:\n%s", before, after)
 	}
 	if _, err := res.Branch(t.Context(), "taken/below"); outboard.KindOf(err) != outboard.Conflict {

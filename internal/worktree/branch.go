@@ -40,19 +40,22 @@ type Commit struct {
 	At      time.Time `json:"authored_at"`
 }
 
-// Branch makes the result a branch of the user's repository, on the commit that the work was sent from: first the session's own commits,
-// then what of the work that was sent they do not hold, then what the session did not commit. The branch has the name, or the name with
-// a number behind it when another branch has it. Objects are checked on the way in; nothing is checked out.
+// Branch makes the result a branch of the user's repository, on the commit that the work was sent from: first
+// the session's own commits, then what of the work that was sent they do not hold, then what the session did not
+// commit. The branch has the name, or the name with a number behind it when another branch has it. Objects are
+// checked on the way in; nothing is checked out.
 func (r *Result) Branch(ctx context.Context, name string) (Branched, error) {
 	var b Branched
 	if r.tree.Plain {
-		return b, outboard.Errorf(outboard.Invalid, "%s is not in a git repository, so the result cannot become a branch", r.tree.Root)
+		return b, outboard.Errorf(outboard.Invalid, "%s is not in a git repository, so the result cannot become a "+
+			"branch", r.tree.Root)
 	}
 	if _, err := run(ctx, r.dir, nil, nil, "check-ref-format", "--branch", name); err != nil {
 		return b, outboard.Errorf(outboard.Invalid, "%q is not a branch name", name)
 	}
 	if r.sent.Far {
-		return b, outboard.Errorf(outboard.NotFound, "the commit that the work was sent from is not in %s, so that no branch can start there", r.tree.Root).
+		return b, outboard.Errorf(outboard.NotFound, "the commit that the work was sent from is not in %s, so that "+
+			"no branch can start there", r.tree.Root).
 			WithHint("git fetch brings it, if it was pushed")
 	}
 	tip, err := r.line(ctx, &b)
@@ -69,14 +72,16 @@ func (r *Result) Branch(ctx context.Context, name string) (Branched, error) {
 	if b.Name, have, err = r.freeName(ctx, name, tip); err != nil || have {
 		return b, err
 	}
-	args := []string{"-c", "fetch.fsckObjects=true", "fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
+	args := []string{"-c", "fetch.fsckObjects=true", "fetch", "-q", "--no-tags", "--no-write-fetch-head",
+		"--no-recurse-submodules",
 		"--no-auto-maintenance", filepath.Join(r.dir, "repo"), "refs/heads/result"}
 	if _, err := r.tree.user(ctx, args...); err != nil {
 		return b, fmt.Errorf("bringing the result into the repository: %w", err)
 	}
 	none := strings.Repeat("0", len(tip)) // the branch must not exist: one made meanwhile is not moved
 	if _, err := r.tree.user(ctx, "update-ref", "refs/heads/"+b.Name, tip, none); err != nil {
-		return b, outboard.Errorf(outboard.Conflict, "the branch %s cannot be made: %w", b.Name, err).WithHint("--branch NAME takes another name")
+		return b, outboard.Errorf(outboard.Conflict, "the branch %s cannot be made: %w", b.Name, err).
+			WithHint("--branch NAME takes another name")
 	}
 	return b, nil
 }
@@ -86,7 +91,8 @@ func (r *Result) line(ctx context.Context, b *Branched) (string, error) {
 	if err := r.findModules(ctx); err != nil {
 		return "", err
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, commitTime, outboard.Errorf(outboard.Exhausted, "reading them takes too long"))
+	limited, cancel := context.WithTimeoutCause(ctx, commitTime, outboard.Errorf(outboard.Exhausted,
+		"reading them takes too long"))
 	defer cancel()
 	tip, tree, err := r.remake(limited, b)
 	if ctx.Err() != nil {
@@ -109,8 +115,8 @@ func (r *Result) line(ctx context.Context, b *Branched) (string, error) {
 	return last, errors.Join(err, r.nameModules(ctx, b))
 }
 
-// findModules finds the submodules that the trees of a branch have: those of HEAD in the session's commits, and with uncommitted ones,
-// and without those that the user has removed, in what follows.
+// findModules finds the submodules that the trees of a branch have: those of HEAD in the session's commits, and
+// with uncommitted ones, and without those that the user has removed, in what follows.
 func (r *Result) findModules(ctx context.Context) error {
 	head, err := r.entries(ctx, r.sent.Head)
 	if err != nil {
@@ -135,8 +141,8 @@ func reason(err error) string {
 	return clip(plain(line, ""), 300)
 }
 
-// remake makes the session's commits anew on the user's HEAD, and returns the last with its tree as the session has it. Every tree is
-// checked, not only the last: each can be checked out.
+// remake makes the session's commits anew on the user's HEAD, and returns the last with its tree as the session
+// has it. Every tree is checked, not only the last: each can be checked out.
 func (r *Result) remake(ctx context.Context, b *Branched) (tip, tree string, err error) {
 	own, err := r.ownCommits(ctx)
 	if err != nil || len(own) == 0 {
@@ -174,17 +180,20 @@ func (r *Result) remake(ctx context.Context, b *Branched) (tip, tree string, err
 		if tip, err = r.write(ctx, clean, home, tip); err != nil {
 			return "", "", err
 		}
-		b.Commits = append(b.Commits, Commit{tip, clean.subject(), clean.author.name, clean.author.mail, time.Unix(clean.author.at, 0).UTC()})
+		b.Commits = append(b.Commits, Commit{tip, clean.subject(), clean.author.name, clean.author.mail,
+			time.Unix(clean.author.at, 0).UTC()})
 		before, at, tree = files, clean.committer.at, c.tree
 	}
 	if merges > 0 {
-		b.Notes = append(b.Notes, fmt.Sprintf("merges among the session's commits: %d; each is one commit with all that it merged", merges))
+		b.Notes = append(b.Notes, fmt.Sprintf("merges among the session's commits: %d; each is one commit with all "+
+			"that it merged", merges))
 	}
 	b.Links, err = r.leading(ctx, links)
 	return tip, tree, err
 }
 
-// write makes a commit object. Only these lines of the session's own are kept: no signature, no other parent, no encoding.
+// write makes a commit object. Only these lines of the session's own are kept: no signature, no other parent, no
+// encoding.
 func (r *Result) write(ctx context.Context, c foreignCommit, tree, parent string) (string, error) {
 	var text strings.Builder
 	fmt.Fprintf(&text, "tree %s\n", tree)
@@ -213,7 +222,8 @@ func (r *Result) sentHome(ctx context.Context) (string, error) {
 	return r.commitAt(ctx, tree, r.sent.Head, sentMessage, date)
 }
 
-// sentRest commits, on the session's last commit, the work that was sent uncommitted and that the session did not commit either.
+// sentRest commits, on the session's last commit, the work that was sent uncommitted and that the session did
+// not commit either.
 func (r *Result) sentRest(ctx context.Context, tip, tree string) (string, error) {
 	var trees [3]map[string]entry
 	for i, id := range []string{r.sent.Start, r.Base, tree} {
@@ -236,8 +246,9 @@ func (r *Result) sentRest(ctx context.Context, tip, tree string) (string, error)
 	return r.commitHome(ctx, rest, tip, sentMessage)
 }
 
-// commitHome commits a tree on parent as it is in the user's repository, with the date of the parent: the same result is then the same
-// commit whenever it is brought home. When the parent has that tree, it returns the parent.
+// commitHome commits a tree on parent as it is in the user's repository, with the date of the parent: the same
+// result is then the same commit whenever it is brought home. When the parent has that tree, it returns the
+// parent.
 func (r *Result) commitHome(ctx context.Context, tree, parent, message string) (string, error) {
 	files, err := r.entries(ctx, tree)
 	if err != nil {
@@ -257,7 +268,8 @@ func (r *Result) commitHome(ctx context.Context, tree, parent, message string) (
 func (r *Result) commitAt(ctx context.Context, tree, parent, message string, date time.Time) (string, error) {
 	when := date.Format(time.RFC3339)
 	t := &Tree{Root: filepath.Join(r.dir, "files"), GitDir: filepath.Join(r.dir, "repo")}
-	return t.commit(ctx, append(slices.Clone(r.env), "GIT_AUTHOR_DATE="+when, "GIT_COMMITTER_DATE="+when), tree, parent, message)
+	return t.commit(ctx, append(slices.Clone(r.env), "GIT_AUTHOR_DATE="+when, "GIT_COMMITTER_DATE="+when), tree, parent,
+		message)
 }
 
 // date returns when a commit was made.
@@ -269,8 +281,9 @@ func (r *Result) date(ctx context.Context, commit string) (time.Time, error) {
 	return time.Parse(time.RFC3339, strings.TrimSpace(string(out)))
 }
 
-// treeHome returns a tree as it is in the user's repository: its submodules are those that are named. Submodules are plain directories
-// in a workspace, and a repository that the session has made inside of the workspace does not come.
+// treeHome returns a tree as it is in the user's repository: its submodules are those that are named. Submodules
+// are plain directories in a workspace, and a repository that the session has made inside of the workspace does
+// not come.
 func (r *Result) treeHome(ctx context.Context, tree string, files, modules map[string]entry) (string, error) {
 	have := modulesOf(files)
 	var lines strings.Builder
@@ -313,9 +326,11 @@ func (r *Result) treeWith(ctx context.Context, tree, lines string) (string, erro
 		out, err := r.git(ctx, "rev-parse", "--verify", tree+"^{tree}")
 		return strings.TrimSpace(string(out)), err
 	}
-	env := append(slices.Clone(r.env), "GIT_INDEX_FILE="+filepath.Join(r.dir, "home"), "GIT_WORK_TREE="+filepath.Join(r.dir, "files"))
+	env := append(slices.Clone(r.env), "GIT_INDEX_FILE="+filepath.Join(r.dir, "home"),
+		"GIT_WORK_TREE="+filepath.Join(r.dir, "files"))
 	var out []byte
-	for _, args := range [][]string{{"read-tree", tree}, {"update-index", "--replace", "-z", "--index-info"}, {"write-tree"}} {
+	for _, args := range [][]string{{"read-tree", tree}, {"update-index", "--replace", "-z", "--index-info"},
+		{"write-tree"}} {
 		var err error
 		if out, err = run(ctx, r.dir, env, strings.NewReader(lines), args...); err != nil {
 			return "", err
@@ -359,14 +374,16 @@ func (r *Result) leading(ctx context.Context, changes []change) ([]string, error
 		to := filepath.ToSlash(string(rest[:n]))
 		out = rest[n+1:]
 		line := c.path + " -> " + to
-		if out := strings.HasPrefix(to, "/") || !filepath.IsLocal(filepath.Join(filepath.Dir(c.path), to)); out && !slices.Contains(found, line) {
+		if out := strings.HasPrefix(to, "/") || !filepath.IsLocal(filepath.Join(filepath.Dir(c.path), to)); out &&
+			!slices.Contains(found, line) {
 			found = append(found, line)
 		}
 	}
 	return found, nil
 }
 
-// Rootless reports whether what was sent shares no history with what the user is on: then git merges the result only when told to.
+// Rootless reports whether what was sent shares no history with what the user is on: then git merges the result
+// only when told to.
 func (r *Result) Rootless(ctx context.Context) bool {
 	_, err := r.tree.work(ctx, nil, "merge-base", "HEAD", r.Base)
 	return err != nil

@@ -19,7 +19,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// The limits of commits that come home: against a sandbox that fills the user's disk or memory, or keeps git busy for ever.
+// The limits of commits that come home: against a sandbox that fills the user's disk or memory, or keeps git
+// busy for ever.
 const (
 	maxCommits    = 1000
 	maxRepository = 2 << 30 // bytes of objects
@@ -30,8 +31,8 @@ const (
 	commitTime    = 5 * time.Minute // for all of git's work on foreign objects
 )
 
-// foreign is what is taken of the repository in a workspace: its objects, and the text that says at which of them its HEAD is. Its
-// configuration, hooks, attributes, alternates, indexes and other refs are not taken.
+// foreign is what is taken of the repository in a workspace: its objects, and the text that says at which of
+// them its HEAD is. Its configuration, hooks, attributes, alternates, indexes and other refs are not taken.
 type foreign struct {
 	root  *os.Root
 	refs  map[string]string // HEAD, packed-refs and refs/heads/*
@@ -137,8 +138,9 @@ type foreignCommit struct {
 	message           string
 }
 
-// ownCommits returns the commits that the session made since the work was sent, oldest first. Their objects are in the throwaway
-// repository then, and git has checked each of them. Of a merge, only the first parent is followed.
+// ownCommits returns the commits that the session made since the work was sent, oldest first. Their objects are
+// in the throwaway repository then, and git has checked each of them. Of a merge, only the first parent is
+// followed.
 func (r *Result) ownCommits(ctx context.Context) ([]foreignCommit, error) {
 	if r.theirs == nil {
 		return nil, nil
@@ -178,7 +180,8 @@ func (r *Result) ownCommits(ctx context.Context) ([]foreignCommit, error) {
 }
 
 // openForeign makes a repository of ours around foreign objects, and returns what runs git there.
-func (t *Tree) openForeign(ctx context.Context, dir string) (func(stdin io.Reader, args ...string) (string, error), error) {
+func (t *Tree) openForeign(ctx context.Context,
+	dir string) (func(stdin io.Reader, args ...string) (string, error), error) {
 	env := append(isolated(), "GIT_DIR="+dir, "GIT_ALLOC_LIMIT="+maxAllocation, "GIT_NO_REPLACE_OBJECTS=1")
 	git := func(stdin io.Reader, args ...string) (string, error) {
 		out, err := run(ctx, dir, env, stdin, args...)
@@ -203,9 +206,9 @@ func (t *Tree) openForeign(ctx context.Context, dir string) (func(stdin io.Reade
 	return git, err
 }
 
-// admit copies what the session's commits need into the throwaway repository. The foreign objects lie in a repository that is ours but
-// for them. From there they come as a pack, of which git computes every name anew: an object with a forged name, or one that breaks a
-// rule of git fsck, ends it.
+// admit copies what the session's commits need into the throwaway repository. The foreign objects lie in a
+// repository that is ours but for them. From there they come as a pack, of which git computes every name anew:
+// an object with a forged name, or one that breaks a rule of git fsck, ends it.
 func (r *Result) admit(ctx context.Context, tip string) error {
 	dir := filepath.Join(r.dir, "theirs")
 	git, err := r.tree.openForeign(ctx, dir)
@@ -228,7 +231,8 @@ func (r *Result) admit(ctx context.Context, tip string) error {
 		return err
 	}
 	defer pack.Close()
-	_, err = run(ctx, r.dir, append(slices.Clone(r.env), "GIT_ALLOC_LIMIT="+maxAllocation), pack, "index-pack", "--stdin", "--strict")
+	_, err = run(ctx, r.dir, append(slices.Clone(r.env), "GIT_ALLOC_LIMIT="+maxAllocation), pack, "index-pack",
+		"--stdin", "--strict")
 	return err
 }
 
@@ -264,11 +268,13 @@ func parseCommit(id, text string) (foreignCommit, bool) {
 	return c, ok && c.tree != "" && c.author.zone != "" && c.committer.zone != ""
 }
 
-// cleaned makes a commit fit to be shown: without control characters and those that change the direction of text, of bounded size, and
-// with a date that is not ahead of now. A date that cannot be is the one of the commit before.
+// cleaned makes a commit fit to be shown: without control characters and those that change the direction of
+// text, of bounded size, and with a date that is not ahead of now. A date that cannot be is the one of the
+// commit before.
 func (c foreignCommit) cleaned(before int64, now time.Time) foreignCommit {
 	for _, i := range []*ident{&c.author, &c.committer} {
-		i.name, i.mail = clip(strings.TrimSpace(plain(i.name, "")), maxIdent), clip(strings.TrimSpace(plain(i.mail, "")), maxIdent)
+		i.name, i.mail = clip(strings.TrimSpace(plain(i.name, "")),
+			maxIdent), clip(strings.TrimSpace(plain(i.mail, "")), maxIdent)
 		if i.name == "" {
 			i.name = "unknown"
 		}
@@ -312,7 +318,8 @@ func clip(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "")
 }
 
-// entries returns the files of a tree by their paths. The tree may be foreign: one that names itself a billion times ends with an error.
+// entries returns the files of a tree by their paths. The tree may be foreign: one that names itself a billion
+// times ends with an error.
 func (r *Result) entries(ctx context.Context, tree string) (map[string]entry, error) {
 	list := map[string]entry{}
 	if tree == "" {

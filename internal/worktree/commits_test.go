@@ -52,7 +52,8 @@ func TestBranchBringsCommits(t *testing.T) {
 	r := newRepo(t)
 	r.commit(map[string]string{"a.txt": "1\n"})
 	tree, snap, box := r.send()
-	box.commitAs("Bot <bot@example.org>", "2020-02-03T04:05:06+0100", "first\n\nwith a body", map[string]string{"a.txt": "2\n"})
+	box.commitAs("Bot <bot@example.org>", "2020-02-03T04:05:06+0100", "first\n\nwith a body",
+		map[string]string{"a.txt": "2\n"})
 	box.commitAs("Eve Ünal <eve@example.org>", "2021-02-03T04:05:06Z", "second", map[string]string{"b.txt": "b\n"})
 	box.write(map[string]string{"c.txt": "not committed\n"})
 	b := r.branch(tree, snap, box)
@@ -60,13 +61,16 @@ func TestBranchBringsCommits(t *testing.T) {
 		t.Fatalf("the branch has %q, %+v", got, b)
 	}
 	// On a clean tree, what git was given is what git had: to the bit, the session's commits are the same.
-	if want := box.git("rev-parse", "work"); r.git("rev-parse", "b~1") != want || len(b.Commits) != 2 || b.Commits[1].ID != want {
+	if want := box.git("rev-parse", "work"); r.git("rev-parse", "b~1") != want || len(b.Commits) != 2 ||
+		b.Commits[1].ID != want {
 		t.Errorf("the last commit is %s, %+v; want %s", r.git("rev-parse", "b~1"), b.Commits, want)
 	}
-	if c := b.Commits[0]; c.Subject != "first" || c.Author != "Bot" || c.Email != "bot@example.org" || c.At.Format(time.RFC3339) != "2020-02-03T03:05:06Z" {
+	if c := b.Commits[0]; c.Subject != "first" || c.Author != "Bot" || c.Email != "bot@example.org" ||
+		c.At.Format(time.RFC3339) != "2020-02-03T03:05:06Z" {
 		t.Errorf("the first commit is %+v", c)
 	}
-	if r.git("show", "b:c.txt") != "not committed" || r.git("diff", "--name-only", "b~1", "b") != "c.txt" || r.read("a.txt") != "1\n" {
+	if r.git("show", "b:c.txt") != "not committed" || r.git("diff", "--name-only", "b~1", "b") != "c.txt" ||
+		r.read("a.txt") != "1\n" {
 		t.Error("the rest is wrong, or the files were touched")
 	}
 	if again := r.branch(tree, snap, box); again.Name != "b" {
@@ -74,7 +78,8 @@ func TestBranchBringsCommits(t *testing.T) {
 	}
 }
 
-// In whatever state the two repositories are, each commit must arrive once, and the branch must end with exactly the result.
+// In whatever state the two repositories are, each commit must arrive once, and the branch must end with exactly
+// the result.
 func TestBranchBringsCommitsOf(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -84,19 +89,23 @@ func TestBranchBringsCommitsOf(t *testing.T) {
 		note    string
 		also    string // a file of the result
 	}{
-		{"uncommitted work that the session leaves alone", func(r *repo) { r.write(map[string]string{"a": "mine\n", "u": "u\n"}) }, func(b *repo) {
-			b.write(map[string]string{"new": "n\n"})
-			b.git("add", "new")
-			b.git("commit", "-q", "-m", "one")
-			b.write(map[string]string{"rest": "r\n"})
-		}, "Result of the session; Work sent to the sandbox; one", "", "u"},
-		{"uncommitted work that the session commits", func(r *repo) { r.write(map[string]string{"a": "mine\n", "u": "u\n"}) },
+		{"uncommitted work that the session leaves alone",
+			func(r *repo) { r.write(map[string]string{"a": "mine\n", "u": "u\n"}) }, func(b *repo) {
+				b.write(map[string]string{"new": "n\n"})
+				b.git("add", "new")
+				b.git("commit", "-q", "-m", "one")
+				b.write(map[string]string{"rest": "r\n"})
+			}, "Result of the session; Work sent to the sandbox; one", "", "u"},
+		{"uncommitted work that the session commits",
+			func(r *repo) { r.write(map[string]string{"a": "mine\n", "u": "u\n"}) },
 			func(b *repo) { b.commitAs("B <b@b>", "@1 +0000", "yours", nil) }, "yours", "", "u"},
 		{"staged work", func(r *repo) { r.write(map[string]string{"s": "s\n"}); r.git("add", "s") },
 			func(b *repo) { b.git("commit", "-q", "-m", "staged") }, "staged", "", "s"},
-		{"nothing committed", func(r *repo) { r.write(map[string]string{"u": "u\n"}) }, func(b *repo) { b.write(map[string]string{"new": "n\n"}) },
+		{"nothing committed", func(r *repo) { r.write(map[string]string{"u": "u\n"}) },
+			func(b *repo) { b.write(map[string]string{"new": "n\n"}) },
 			"Result of the session; Work sent to the sandbox", "", "new"},
-		{"commits without any change", func(r *repo) {}, func(b *repo) { b.commitAs("B <b@b>", "@1 +0000", "empty", nil) }, "empty", "", "a"},
+		{"commits without any change", func(r *repo) {},
+			func(b *repo) { b.commitAs("B <b@b>", "@1 +0000", "empty", nil) }, "empty", "", "a"},
 		{"a merge", func(r *repo) {}, func(b *repo) {
 			b.git("checkout", "-q", "-b", "side")
 			b.commit(map[string]string{"side": "s\n"})
@@ -130,7 +139,8 @@ func TestBranchBringsCommitsOf(t *testing.T) {
 			b.git("config", "user.email", "x@x")
 			b.commit(map[string]string{"new": "n\n"})
 		}, "Result of the session", "does not hold the commit that was sent any more", "new"},
-		{"no repository", func(r *repo) {}, func(b *repo) { b.remove(".git"); b.write(map[string]string{"new": "n\n"}) }, "Result of the session", "no git repository any more", "new"},
+		{"no repository", func(r *repo) {},
+			func(b *repo) { b.remove(".git"); b.write(map[string]string{"new": "n\n"}) }, "Result of the session", "no git repository any more", "new"},
 		{"a repository inside", func(r *repo) {}, func(b *repo) {
 			b.write(map[string]string{"in/side": "i\n"})
 			b.git("init", "-q", "in")
@@ -157,7 +167,10 @@ func TestBranchBringsCommitsOf(t *testing.T) {
 			deep.commit(map[string]string{"a": "1\n", "control": "before\n"})
 			r.remove(".git", "a", "control")
 			r.git("clone", "-q", "--depth", "1", "file://"+deep.dir, ".")
-		}, func(b *repo) { b.commitAs("B <b@b>", "@1 +0000", "one", map[string]string{"new": "n\n"}) }, "one", "", "new"},
+		}, func(b *repo) {
+			b.commitAs("B <b@b>", "@1 +0000", "one",
+				map[string]string{"new": "n\n"})
+		}, "one", "", "new"},
 		{"before the first commit", func(r *repo) { r.git("update-ref", "-d", "HEAD") }, func(b *repo) {
 			b.git("add", "a")
 			b.git("commit", "-q", "-m", "root")
@@ -176,7 +189,8 @@ func TestBranchBringsCommitsOf(t *testing.T) {
 			if snap.Head == "" {
 				from = "--"
 			}
-			got := strings.ReplaceAll(r.git(slices.DeleteFunc([]string{"log", "--format=%s", "b", "^" + from}, func(s string) bool { return s == "^--" })...), "\n", "; ")
+			got := strings.ReplaceAll(r.git(slices.DeleteFunc([]string{"log", "--format=%s", "b", "^" + from},
+				func(s string) bool { return s == "^--" })...), "\n", "; ")
 			if got != c.log {
 				t.Errorf("the branch has %q, want %q", got, c.log)
 			}
@@ -184,7 +198,8 @@ func TestBranchBringsCommitsOf(t *testing.T) {
 				t.Errorf("notes %q, want %q", notes, c.note)
 			}
 			r.git("cat-file", "-e", "b:"+c.also)
-			if links = modulesIn(links); links != modulesIn(r.git("ls-tree", "-r", "b")) || links != "" && links != modulesIn(r.git("ls-tree", "-r", "b~1")) {
+			if links = modulesIn(links); links != modulesIn(r.git("ls-tree", "-r", "b")) || links != "" &&
+				links != modulesIn(r.git("ls-tree", "-r", "b~1")) {
 				t.Errorf("submodules %q became %q", links, r.git("ls-tree", "-r", "b"))
 			}
 			if links == "" && r.git("rev-parse", "b^{tree}") != strings.TrimSpace(r.treeOf(result)) {
@@ -221,7 +236,8 @@ func modulesIn(listing string) string {
 func (r *repo) raw(tree string) {
 	r.t.Helper()
 	who := "B <b@b> 1600000000 +0000"
-	r.rawCommit(fmt.Sprintf("tree %s\nparent %s\nauthor %s\ncommitter %s\n\nraw\n", tree, r.git("rev-parse", "HEAD"), who, who))
+	r.rawCommit(fmt.Sprintf("tree %s\nparent %s\nauthor %s\ncommitter %s\n\nraw\n", tree, r.git("rev-parse", "HEAD"),
+		who, who))
 }
 
 func (r *repo) rawCommit(text string) {
@@ -235,8 +251,9 @@ func (r *repo) oneTree(mode, kind, id, name string) string {
 	return r.feed(fmt.Sprintf("%s %s %s\t%s\x00", mode, kind, id, name), "mktree", "-z")
 }
 
-// No commit of the session may bring what its files may not, in any of its trees; and what cannot be brought costs the commits, not the
-// work. In each case a good commit comes first and another last, and control.txt must arrive.
+// No commit of the session may bring what its files may not, in any of its trees; and what cannot be brought
+// costs the commits, not the work. In each case a good commit comes first and another last, and control.txt must
+// arrive.
 func TestHostileCommits(t *testing.T) {
 	blob := func(b *repo, text string) string { return b.feed(text, "hash-object", "-w", "--stdin") }
 	for _, c := range []struct {
@@ -251,26 +268,33 @@ func TestHostileCommits(t *testing.T) {
 		{"a repository in another case, below", func(b *repo) {
 			b.raw(b.oneTree("040000", "tree", b.oneTree("100644", "blob", blob(b, "x"), ".GIT"), "sub"))
 		}, ".git"},
-		{"an NTFS stream", func(b *repo) { b.raw(b.oneTree("100644", "blob", blob(b, "x"), ".git::$INDEX_ALLOCATION")) }, "git"},
+		{"an NTFS stream", func(b *repo) {
+			b.raw(b.oneTree("100644", "blob", blob(b, "x"),
+				".git::$INDEX_ALLOCATION"))
+		}, "git"},
 		{"dot dot", func(b *repo) {
 			b.raw(b.oneTree("040000", "tree", b.oneTree("100644", "blob", blob(b, "x"), "evil"), ".."))
 		}, "'..'"},
 		{"a name with a slash", func(b *repo) {
-			b.raw(b.feed(rawTree("100644", "../evil", blob(b, "x")), "hash-object", "--literally", "-t", "tree", "-w", "--stdin"))
+			b.raw(b.feed(rawTree("100644", "../evil", blob(b, "x")), "hash-object", "--literally", "-t", "tree", "-w",
+				"--stdin"))
 		}, "full pathnames"},
 		{"the place of an apply", func(b *repo) {
 			b.raw(b.oneTree("040000", "tree", b.oneTree("100644", "blob", blob(b, "{}"), "journal.json"), stageName))
 		}, "the name is used while a result is applied"},
-		{"a link as .gitmodules", func(b *repo) { b.raw(b.oneTree("120000", "blob", blob(b, "/etc/passwd"), ".gitmodules")) }, ".gitmodules"},
+		{"a link as .gitmodules",
+			func(b *repo) { b.raw(b.oneTree("120000", "blob", blob(b, "/etc/passwd"), ".gitmodules")) }, ".gitmodules"},
 		{"an option as the address of a submodule", func(b *repo) {
-			b.raw(b.oneTree("100644", "blob", blob(b, "[submodule \"x\"]\n\tpath = x\n\turl = -u./evil\n"), ".gitmodules"))
+			b.raw(b.oneTree("100644", "blob", blob(b, "[submodule \"x\"]\n\tpath = x\n\turl = -u./evil\n"),
+				".gitmodules"))
 		}, "submodule url"},
 		{"a link that is long", func(b *repo) {
 			b.raw(b.oneTree("120000", "blob", blob(b, strings.Repeat("x", maxLinkBytes+1)), "long"))
 		}, "usable target"},
 		{"a forged header", func(b *repo) {
 			tree, parent := b.git("rev-parse", "HEAD^{tree}"), b.git("rev-parse", "HEAD")
-			b.rawCommit("tree " + tree + "\nparent " + parent + "\nauthor B <b@b> 1600000000 +0000\nauthor C <c@c> 1 +0000\ncommitter B <b@b> 1 +0000\n\nx\n")
+			b.rawCommit("tree " + tree + "\nparent " + parent +
+				"\nauthor B <b@b> 1600000000 +0000\nauthor C <c@c> 1 +0000\ncommitter B <b@b> 1 +0000\n\nx\n")
 		}, "author"},
 		{"no date", func(b *repo) {
 			tree, parent := b.git("rev-parse", "HEAD^{tree}"), b.git("rev-parse", "HEAD")
@@ -278,12 +302,15 @@ func TestHostileCommits(t *testing.T) {
 		}, "author/committer line"},
 		{"a zero byte in a message", func(b *repo) {
 			who := "B <b@b> 1 +0000"
-			b.rawCommit("tree " + b.git("rev-parse", "HEAD^{tree}") + "\nparent " + b.git("rev-parse", "HEAD") + "\nauthor " + who + "\ncommitter " + who + "\n\nx\x00y\n")
+			b.rawCommit("tree " + b.git("rev-parse", "HEAD^{tree}") + "\nparent " + b.git("rev-parse", "HEAD") +
+				"\nauthor " + who + "\ncommitter " + who + "\n\nx\x00y\n")
 		}, "NUL byte"},
 		{"an object under another's name", func(b *repo) {
 			id := b.git("rev-parse", "HEAD")
-			forged := b.feed(strings.Replace(b.feed("", "cat-file", "commit", "HEAD"), "good", "forged", 1)+"\n", "hash-object", "-t", "commit", "-w", "--stdin")
-			from, to := filepath.Join(b.dir, ".git/objects", forged[:2], forged[2:]), filepath.Join(b.dir, ".git/objects", id[:2], id[2:])
+			forged := b.feed(strings.Replace(b.feed("", "cat-file", "commit", "HEAD"), "good", "forged", 1)+"\n",
+				"hash-object", "-t", "commit", "-w", "--stdin")
+			from, to := filepath.Join(b.dir, ".git/objects", forged[:2], forged[2:]), filepath.Join(b.dir,
+				".git/objects", id[:2], id[2:])
 			if err := os.Rename(from, to); err != nil {
 				t.Fatal(err)
 			}
@@ -299,14 +326,17 @@ func TestHostileCommits(t *testing.T) {
 			b.remove(".git/HEAD")
 			b.link("/etc/passwd", ".git/HEAD")
 		}, ".git/HEAD is not a plain file"},
-		{"HEAD as text", func(b *repo) { b.write(map[string]string{".git/HEAD": "--upload-pack=evil\n"}) }, "HEAD names no commit"},
-		{"a ref as text", func(b *repo) { b.write(map[string]string{".git/refs/heads/work": "ref: ../../config\n"}) }, "HEAD names no commit"},
+		{"HEAD as text", func(b *repo) { b.write(map[string]string{".git/HEAD": "--upload-pack=evil\n"}) },
+			"HEAD names no commit"},
+		{"a ref as text", func(b *repo) { b.write(map[string]string{".git/refs/heads/work": "ref: ../../config\n"}) },
+			"HEAD names no commit"},
 		{"an object that is a link", func(b *repo) {
 			b.link("/etc/passwd", ".git/objects/00")
 			b.link("/etc/passwd", ".git/objects/pack/pack-"+strings.Repeat("0", 40)+".pack")
 		}, "is not a plain file"},
 		{"a pack that is none", func(b *repo) {
-			b.write(map[string]string{".git/objects/pack/pack-" + strings.Repeat("0", 40) + ".pack": "PACK\x00\x00\x00\x02\xff\xff\xff\xff"})
+			b.write(map[string]string{".git/objects/pack/pack-" + strings.Repeat("0", 40) +
+				".pack": "PACK\x00\x00\x00\x02\xff\xff\xff\xff"})
 		}, "size_t overflow"},
 		{"more commits than anybody reads", func(b *repo) {
 			var in strings.Builder
@@ -342,7 +372,8 @@ func TestHostileCommits(t *testing.T) {
 				box.raw(files) // the last tree is in order
 			}
 			b := r.branch(tree, snap, box)
-			if len(b.Notes) != 1 || !strings.Contains(b.Notes[0], "commits are not brought") || !strings.Contains(b.Notes[0], c.note) || len(b.Commits) > 0 {
+			if len(b.Notes) != 1 || !strings.Contains(b.Notes[0], "commits are not brought") ||
+				!strings.Contains(b.Notes[0], c.note) || len(b.Commits) > 0 {
 				t.Errorf("%+v, want one commit because of %q", b, c.note)
 			}
 			if got := r.log("main", "b"); got != "Result of the session" || r.git("show", "b:control.txt") != "after" {
@@ -365,8 +396,8 @@ func rawTree(mode, name, id string) string {
 	return b.String()
 }
 
-// Text that a session writes into a commit must not speak to the terminal that shows it, nor come from the future; links out of the tree
-// are named in every commit; and nothing that its repository names runs.
+// Text that a session writes into a commit must not speak to the terminal that shows it, nor come from the
+// future; links out of the tree are named in every commit; and nothing that its repository names runs.
 func TestForeignCommitsAreCleaned(t *testing.T) {
 	r := newRepo(t)
 	r.commit(map[string]string{"a.txt": "1\n"})
@@ -396,13 +427,15 @@ func TestForeignCommitsAreCleaned(t *testing.T) {
 		t.Fatalf("%+v", b)
 	}
 	want := "sub[31mject\n\n\tbody\uFFFD|E]0;titleve|e\uFFFD@x|" + sent + "|" + sent
-	if got := r.git("log", "-1", "--format=%B%x7c%an%x7c%ae%x7c%at%x7c%ct", "b~1"); strings.ReplaceAll(got, "\n|", "|") != want {
+	if got := r.git("log", "-1", "--format=%B%x7c%an%x7c%ae%x7c%at%x7c%ct", "b~1"); strings.ReplaceAll(got, "\n|",
+		"|") != want {
 		t.Errorf("the commit is %q, want %q", got, want)
 	}
 	if strings.Contains(r.git("cat-file", "commit", "b~1"), "gpgsig") {
 		t.Error("a signature came along that cannot be right")
 	}
-	if !slices.Equal(b.Links, []string{"link -> /etc/passwd"}) || r.git("log", "-1", "--format=%at", "b") != "1500000000" {
+	if !slices.Equal(b.Links, []string{"link -> /etc/passwd"}) || r.git("log", "-1", "--format=%at",
+		"b") != "1500000000" {
 		t.Errorf("links %q, %+v", b.Links, b.Commits)
 	}
 	if exists(ran) {

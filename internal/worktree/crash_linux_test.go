@@ -61,7 +61,8 @@ func (c crashCase) run(t *testing.T) (string, error) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestCrashChild$")
-	cmd.Env = append(os.Environ(), "WORKTREE_CRASH="+string(b), "TMPDIR="+t.TempDir()) // what a killed one leaves goes with the test
+	// what a killed one leaves goes with the test
+	cmd.Env = append(os.Environ(), "WORKTREE_CRASH="+string(b), "TMPDIR="+t.TempDir())
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -75,16 +76,19 @@ func treeAt(dir, store string) *Tree {
 func crashed(t *testing.T) (*repo, *Tree, string, *bytes.Buffer, map[string]string) {
 	t.Helper()
 	r := newRepo(t)
-	r.write(map[string]string{"merge": "1\n2\n3\n4\n5\n", "gone/one": "1\n", "dir/x": "x\n", "flip": "f\n", "mode": "m\n", "plain": "p\n"})
+	r.write(map[string]string{"merge": "1\n2\n3\n4\n5\n", "gone/one": "1\n", "dir/x": "x\n", "flip": "f\n",
+		"mode": "m\n", "plain": "p\n"})
 	r.link("plain", "link")
 	r.commit(nil)
 	tree, snap, box := r.send()
 	box.remove("gone", "dir", "flip", "link")
-	box.write(map[string]string{"merge": "one\n2\n3\n4\n5\n", "dir": "file now\n", "flip/y": "y\n", "new/deep/z": "z\n", "plain": "p2\n"})
+	box.write(map[string]string{"merge": "one\n2\n3\n4\n5\n", "dir": "file now\n", "flip/y": "y\n", "new/deep/z": "z\n",
+		"plain": "p2\n"})
 	box.link("mode", "link")
 	box.chmod("mode", 0o755)
 	r.write(map[string]string{"merge": "1\n2\n3\n4\nfive\n", "mine": "untracked\n"})
-	want := map[string]string{"merge": "one\n2\n3\n4\nfive\n", "dir": "file now\n", "flip/y": "y\n", "new/deep/z": "z\n", "plain": "p2\n", "link": "-> mode",
+	want := map[string]string{"merge": "one\n2\n3\n4\nfive\n", "dir": "file now\n", "flip/y": "y\n",
+		"new/deep/z": "z\n", "plain": "p2\n", "link": "-> mode",
 		"mode": "x m\n", "mine": "untracked\n"}
 	return r, tree, snap.Base, box.tarball(), want
 }
@@ -110,7 +114,8 @@ func TestApplySurvivesKill(t *testing.T) {
 	}
 	points := 0
 	out, err := crashCase{r.dir, tree.Store, base, tar, 0}.run(t)
-	if _, serr := fmt.Sscanf(out[strings.Index(out, "points="):], "points=%d", &points); err != nil || serr != nil || points < 25 {
+	if _, serr := fmt.Sscanf(out[strings.Index(out, "points="):], "points=%d", &points); err != nil || serr != nil ||
+		points < 25 {
 		t.Fatalf("%d points: %v, %v\n%s", points, err, serr, out)
 	}
 	if got := r.tree(); !maps.Equal(got, want) {
@@ -143,7 +148,8 @@ func TestApplySurvivesKill(t *testing.T) {
 	}
 }
 
-// What the user writes between an apply that was killed and the next one is work like any other: it stays, and so does what was there before.
+// What the user writes between an apply that was killed and the next one is work like any other: it stays, and
+// so does what was there before.
 func TestTakingBackKeepsLaterWork(t *testing.T) {
 	r, tree, base, tarball, _ := crashed(t)
 	tar := filepath.Join(t.TempDir(), "tar")
@@ -165,16 +171,19 @@ func TestTakingBackKeepsLaterWork(t *testing.T) {
 	if err != nil || len(notes) != 3 {
 		t.Errorf("notes %q, %v", notes, err)
 	}
-	want := map[string]string{"merge": "later\n", "merge.before-apply": "1\n2\n3\n4\nfive\n", "plain": "later\n", "plain.before-apply": "p\n", "new/deep/z": "later\n",
+	want := map[string]string{"merge": "later\n", "merge.before-apply": "1\n2\n3\n4\nfive\n", "plain": "later\n",
+		"plain.before-apply": "p\n", "new/deep/z": "later\n",
 		"new/mine": "later\n", "gone/one": "1\n", "dir/x": "x\n", "flip": "f\n", "mode": "m\n", "link": "-> plain", "mine": "untracked\n"}
 	if !maps.Equal(got, want) {
 		t.Errorf("files %q\nwant  %q", got, want)
 	}
 }
 
-// The user goes on working while a result is applied: whatever is written at whatever moment, it must be there in the end.
+// The user goes on working while a result is applied: whatever is written at whatever moment, it must be there
+// in the end.
 func TestApplyUnderAnEditor(t *testing.T) {
-	points := []string{"stage", "export", "flush plain", "journal", "move plain", "place plain", "move merge", "place new/deep/z", "done", "clean"}
+	points := []string{"stage", "export", "flush plain", "journal", "move plain", "place plain", "move merge",
+		"place new/deep/z", "done", "clean"}
 	for _, point := range points {
 		for how, edit := range map[string]func(p string) error{
 			"in place": func(p string) error {
@@ -218,7 +227,8 @@ func TestApplyUnderAnEditor(t *testing.T) {
 				if done && !strings.Contains(all, "edited") {
 					t.Errorf("the edit is lost: %+v, %v: %q", rep, err, got)
 				}
-				if rep.Outcome == Applied && err == nil && got["merge"] != want["merge"] || !strings.Contains(got["merge"], "five") {
+				if rep.Outcome == Applied && err == nil && got["merge"] != want["merge"] ||
+					!strings.Contains(got["merge"], "five") {
 					t.Errorf("merge = %q after %+v, %v", got["merge"], rep, err)
 				}
 				if exists(filepath.Join(r.dir, stageName)) {
@@ -229,7 +239,8 @@ func TestApplyUnderAnEditor(t *testing.T) {
 	}
 }
 
-// A disk that fills up while the result is written beside the files must leave them as they were, and the apply works once there is room.
+// A disk that fills up while the result is written beside the files must leave them as they were, and the apply
+// works once there is room.
 func TestApplyOnAFullDisk(t *testing.T) {
 	mnt := filepath.Join(t.TempDir(), "small")
 	if err := os.Mkdir(mnt, 0o755); err != nil {
@@ -288,7 +299,8 @@ func fill(t *testing.T, name string, pages int) {
 	}
 }
 
-// A directory that may not be written must end the apply with everything taken back. It is immutable, which refuses root as well.
+// A directory that may not be written must end the apply with everything taken back. It is immutable, which
+// refuses root as well.
 func TestApplyWithoutPermission(t *testing.T) {
 	r, tree, base, tarball, want := crashed(t)
 	before := r.tree()

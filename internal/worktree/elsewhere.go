@@ -12,7 +12,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Remade is what was sent to a session, made anew from the tar that was sent, where nothing is remembered of it. Close removes it.
+// Remade is what was sent to a session, made anew from the tar that was sent, where nothing is remembered of it.
+// Close removes it.
 type Remade struct {
 	Tree *Tree
 	Sent Sent
@@ -22,8 +23,9 @@ type Remade struct {
 // Close removes the private repository.
 func (m *Remade) Close() error { return os.RemoveAll(m.dir) }
 
-// Remake reads the tar of a workspace as it was sent. With repo "" the result can be compared with it, and nothing else. Otherwise repo
-// must be in a repository that has a commit of the one the work was sent from: there the result can be applied.
+// Remake reads the tar of a workspace as it was sent. With repo "" the result can be compared with it, and
+// nothing else. Otherwise repo must be in a repository that has a commit of the one the work was sent from:
+// there the result can be applied.
 func Remake(ctx context.Context, repo, prefix string, tarball io.Reader) (_ *Remade, err error) {
 	dir, err := os.MkdirTemp("", "outboard-sent-")
 	if err != nil {
@@ -51,7 +53,8 @@ func Remake(ctx context.Context, repo, prefix string, tarball io.Reader) (_ *Rem
 		return nil, err
 	}
 	defer theirs.root.Close()
-	if _, err := unpack(ctx, io.LimitReader(tarball, 2*MaxUnpacked), unpacker{prefix: prefix, want: notStage, repo: theirs}, files); err != nil {
+	if _, err := unpack(ctx, io.LimitReader(tarball, 2*MaxUnpacked), unpacker{prefix: prefix, want: notStage,
+		repo: theirs}, files); err != nil {
 		return nil, err
 	}
 	if repo != "" {
@@ -78,7 +81,8 @@ func (m *Remade) find(ctx context.Context, theirs *foreign) error {
 			return fmt.Errorf("reading the history that was sent: %w", err)
 		}
 	}
-	out, err := run(ctx, m.Tree.Root, []string{"GIT_DIR=" + m.Tree.Store}, strings.NewReader(ids+"\n"), "cat-file", "--batch-check=%(objectname) %(objecttype)")
+	out, err := run(ctx, m.Tree.Root, []string{"GIT_DIR=" + m.Tree.Store}, strings.NewReader(ids+"\n"), "cat-file",
+		"--batch-check=%(objectname) %(objecttype)")
 	if err != nil {
 		return fmt.Errorf("looking for the commit that was sent: %w", err)
 	}
@@ -92,12 +96,15 @@ func (m *Remade) find(ctx context.Context, theirs *foreign) error {
 		m.Sent.Far = slices.Index(order, id) > 1 // the second may be the first, without the files of submodules
 		return nil
 	}
-	return outboard.Errorf(outboard.NotFound, "the repository of %s has no commit of the one that the work was sent from", m.Tree.Root)
+	return outboard.Errorf(outboard.NotFound, "the repository of %s has no commit of the one that the work was sent "+
+		"from", m.Tree.Root)
 }
 
-// commit makes the commit of what was sent. Ignored files that were sent are part of it. A submodule that was not sent stays.
+// commit makes the commit of what was sent. Ignored files that were sent are part of it. A submodule that was
+// not sent stays.
 func (m *Remade) commit(ctx context.Context, files string) error {
-	env := append(isolated(), "GIT_DIR="+m.Tree.Store, "GIT_WORK_TREE="+files, "GIT_INDEX_FILE="+filepath.Join(m.dir, "index"))
+	env := append(isolated(), "GIT_DIR="+m.Tree.Store, "GIT_WORK_TREE="+files,
+		"GIT_INDEX_FILE="+filepath.Join(m.dir, "index"))
 	git := func(stdin string, args ...string) (string, error) {
 		out, err := run(ctx, files, env, strings.NewReader(stdin), args...)
 		return strings.TrimSpace(string(out)), err
@@ -115,7 +122,8 @@ func (m *Remade) commit(ctx context.Context, files string) error {
 		for line := range records([]byte(listed)) {
 			meta, p, _ := strings.Cut(line, "\t")
 			f := strings.Fields(meta)
-			if list, err := os.ReadDir(filepath.Join(files, p)); len(f) == 3 && f[0] == modeModule && len(list) == 0 && (err == nil || os.IsNotExist(err)) {
+			if list, err := os.ReadDir(filepath.Join(files, p)); len(f) == 3 && f[0] == modeModule && len(list) == 0 &&
+				(err == nil || os.IsNotExist(err)) {
 				fmt.Fprintf(&lines, "%s %s\t%s\x00", f[0], f[2], p)
 			}
 		}
@@ -131,6 +139,7 @@ func (m *Remade) commit(ctx context.Context, files string) error {
 		return fmt.Errorf("writing what was sent: %w", err)
 	}
 	t := &Tree{Root: files, GitDir: m.Tree.Store}
-	m.Sent.Base, err = t.commit(ctx, append(isolated(), "GIT_DIR="+m.Tree.Store, "GIT_AUTHOR_DATE="+when, "GIT_COMMITTER_DATE="+when), tree, m.Sent.Head, sentMessage)
+	m.Sent.Base, err = t.commit(ctx, append(isolated(), "GIT_DIR="+m.Tree.Store, "GIT_AUTHOR_DATE="+when,
+		"GIT_COMMITTER_DATE="+when), tree, m.Sent.Head, sentMessage)
 	return err
 }

@@ -17,7 +17,8 @@ func TestApplyElsewhere(t *testing.T) {
 	inner.commit(map[string]string{"inner": "i\n"})
 	r.commit(map[string]string{"old.txt": "o\n"})
 	r.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", inner.dir, "absent")
-	r.commit(map[string]string{"a.txt": "1\n2\n3\n4\n5\n6\n7\n8\n9\n", ".gitignore": "*.log\n", "crlf": "1\n", ".gitattributes": "crlf eol=crlf\n"})
+	r.commit(map[string]string{"a.txt": "1\n2\n3\n4\n5\n6\n7\n8\n9\n", ".gitignore": "*.log\n", "crlf": "1\n",
+		".gitattributes": "crlf eol=crlf\n"})
 	r.git("submodule", "deinit", "-q", "-f", "absent")
 	clone := &repo{t, filepath.Join(t.TempDir(), "clone")}
 	r.git("clone", "-q", r.dir, clone.dir)
@@ -62,14 +63,16 @@ func TestApplyElsewhere(t *testing.T) {
 	}
 	before := clone.git("for-each-ref")
 	clone.apply(res, Applied)
-	if clone.read("a.txt") != "one\n2\n3\n4\n5\n6\n7\n8\nnine\n" || clone.read("new.txt") != "n\n" || exists(filepath.Join(clone.dir, "u.txt")) {
+	if clone.read("a.txt") != "one\n2\n3\n4\n5\n6\n7\n8\nnine\n" || clone.read("new.txt") != "n\n" ||
+		exists(filepath.Join(clone.dir, "u.txt")) {
 		t.Errorf("the clone has %q", clone.tree())
 	}
 	if clone.git("for-each-ref") != before {
 		t.Error("refs changed")
 	}
 	b := clone.branch(res.tree, Snapshot{Base: res.sent.Base, Head: res.sent.Head, Start: res.sent.Start}, box)
-	if got := clone.log("main", "b"); got != "Result of the session; Work sent to the sandbox; by the session" || b.Rest != true {
+	if got := clone.log("main", "b"); got != "Result of the session; Work sent to the sandbox; by the session" ||
+		b.Rest != true {
 		t.Errorf("the branch has %q", got)
 	}
 	if got := modulesIn(clone.git("ls-tree", "-r", "b")); got != "absent" {
@@ -108,7 +111,8 @@ func TestApplyElsewhereBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Close()
-	if _, err := res.Branch(t.Context(), "b"); outboard.KindOf(err) != outboard.NotFound || !strings.Contains(err.Error(), "no branch can start there") {
+	if _, err := res.Branch(t.Context(), "b"); outboard.KindOf(err) != outboard.NotFound ||
+		!strings.Contains(err.Error(), "no branch can start there") {
 		t.Errorf("Branch: %v", err)
 	}
 	clone.apply(res, Applied)

@@ -50,7 +50,8 @@ func TestImportHostileWorkspaces(t *testing.T) {
 	if err != nil || string(names) != ".gitattributes\na.txt\nhard-in\nhard-out\nlink\n" {
 		t.Errorf("the result changes %q, %v", names, err)
 	}
-	if links, err := res.Links(t.Context()); err != nil || !slices.Equal(links, []string{"hard-out -> " + outside, "link -> " + outside}) {
+	if links, err := res.Links(t.Context()); err != nil ||
+		!slices.Equal(links, []string{"hard-out -> " + outside, "link -> " + outside}) {
 		t.Errorf("links out of the tree: %q, %v", links, err)
 	}
 	r.apply(res, Applied)

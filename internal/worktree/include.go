@@ -37,7 +37,8 @@ func (g *gathering) ignored(ctx context.Context, t *Tree, env []string, at strin
 	if t.Plain {
 		return nil
 	}
-	out, err := t.work(ctx, env, "ls-files", "-o", "-i", "--exclude-standard", "--directory", "--no-empty-directory", "-z")
+	out, err := t.work(ctx, env, "ls-files", "-o", "-i", "--exclude-standard", "--directory", "--no-empty-directory",
+		"-z")
 	if err != nil {
 		return fmt.Errorf("listing ignored files: %w", err)
 	}
@@ -56,7 +57,8 @@ func (g *gathering) patterns(t *Tree) ([]string, error) {
 	patterns := slices.Clone(g.o.Include)
 	for _, p := range patterns {
 		if strings.TrimSpace(p) == "" || strings.ContainsAny(p, "\n\x00") {
-			return nil, outboard.Errorf(outboard.Invalid, "%q is no pattern of files to include", p).WithHint("--include .env.test, or --include 'gen/**'")
+			return nil, outboard.Errorf(outboard.Invalid, "%q is no pattern of files to include", p).
+				WithHint("--include .env.test, or --include 'gen/**'")
 		}
 	}
 	root, err := os.OpenRoot(t.Root)
@@ -93,7 +95,8 @@ func (g *gathering) include(ctx context.Context, t *Tree, env, patterns []string
 	}
 	for p := range records(out) {
 		if len(g.s.Included) == maxIncluded {
-			return outboard.Errorf(outboard.TooLarge, "the patterns of ignored files to send name more than %d", maxIncluded).
+			return outboard.Errorf(outboard.TooLarge, "the patterns of ignored files to send name more than %d",
+				maxIncluded).
 				WithHint("name fewer in --include and %s", filepath.Join(t.Root, IncludeFile))
 		}
 		if !strings.HasSuffix(p, "/") { // a repository of its own
@@ -103,7 +106,8 @@ func (g *gathering) include(ctx context.Context, t *Tree, env, patterns []string
 	if len(g.s.Included) == 0 {
 		return nil
 	}
-	_, err = t.workIn(ctx, append([]string{"GIT_LITERAL_PATHSPECS=1"}, env...), zeros(g.s.Included), "add", "-f", "--pathspec-from-file=-", "--pathspec-file-nul")
+	_, err = t.workIn(ctx, append([]string{"GIT_LITERAL_PATHSPECS=1"}, env...), zeros(g.s.Included), "add", "-f",
+		"--pathspec-from-file=-", "--pathspec-file-nul")
 	if err != nil {
 		return fmt.Errorf("including ignored files: %w", err)
 	}

@@ -15,8 +15,8 @@ import (
 // maxLockWait bounds how long one apply waits for another, or for work that is being taken.
 const maxLockWait = time.Minute
 
-// lock keeps other processes of this program from changing or taking the files below dir at the same time. It waits for them.
-// A file system without locks gives none: there, one at a time is the user's care.
+// lock keeps other processes of this program from changing or taking the files below dir at the same time. It
+// waits for them. A file system without locks gives none: there, one at a time is the user's care.
 func lock(ctx context.Context, dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -25,14 +25,16 @@ func lock(ctx context.Context, dir string) (unlock func(), err error) {
 	for end := time.Now().Add(maxLockWait); ; {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {
-		case err == nil, errors.Is(err, syscall.ENOTSUP), errors.Is(err, syscall.EBADF), errors.Is(err, syscall.ENOLCK), errors.Is(err, syscall.ENOSYS):
+		case err == nil, errors.Is(err, syscall.ENOTSUP), errors.Is(err, syscall.EBADF), errors.Is(err,
+			syscall.ENOLCK), errors.Is(err, syscall.ENOSYS):
 			return func() { f.Close() }, nil
 		case err != syscall.EWOULDBLOCK && err != syscall.EINTR:
 			f.Close()
 			return nil, err
 		case time.Now().After(end):
 			f.Close()
-			return nil, outboard.Errorf(outboard.Conflict, "another outboard has been at work on %s for a minute", dir).WithHint("try again when it is done")
+			return nil, outboard.Errorf(outboard.Conflict, "another outboard has been at work on %s for a minute", dir).
+				WithHint("try again when it is done")
 		}
 		select {
 		case <-ctx.Done():
@@ -43,7 +45,8 @@ func lock(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 }
 
-// keepOwner gives a file the owner of another, where somebody with the right to applies a result to someone else's files.
+// keepOwner gives a file the owner of another, where somebody with the right to applies a result to someone
+// else's files.
 func keepOwner(root *os.Root, from, to string) error {
 	if os.Geteuid() != 0 {
 		return nil

@@ -150,7 +150,8 @@ func (l *looker) exact(p string) bool { return slices.Contains(l.names(path.Dir(
 func (l *looker) alias(p string, info fs.FileInfo) string {
 	for _, name := range l.names(path.Dir(p)) {
 		q := path.Join(path.Dir(p), name)
-		if other, err := l.root.Lstat(q); err == nil && strings.EqualFold(name, path.Base(p)) && os.SameFile(info, other) {
+		if other, err := l.root.Lstat(q); err == nil && strings.EqualFold(name, path.Base(p)) &&
+			os.SameFile(info, other) {
 			return q
 		}
 	}
@@ -169,8 +170,8 @@ func (l *looker) names(dir string) []string {
 	return out
 }
 
-// conversions are the settings that say how git turns a file into a blob and back by itself. They, and no program the user's
-// configuration may name, have a say in what is written.
+// conversions are the settings that say how git turns a file into a blob and back by itself. They, and no
+// program the user's configuration may name, have a say in what is written.
 const conversions = `^core\.(autocrlf|eol|filemode|symlinks|ignorecase|precomposeunicode|checkroundtripencoding|attributesfile)$`
 
 // converter is the environment of git commands that convert the user's files: the throwaway repository's objects and no
@@ -213,7 +214,8 @@ func (r *Result) survey(ctx context.Context, l *looker, env []string, changes []
 	if _, err := run(ctx, r.tree.Root, env, nil, "read-tree", r.Base); err != nil {
 		return fmt.Errorf("reading what was sent: %w", err)
 	}
-	if _, err := run(ctx, r.tree.Root, env, zeros(files), "update-index", "--add", "--replace", "-z", "--stdin"); err != nil {
+	if _, err := run(ctx, r.tree.Root, env, zeros(files), "update-index", "--add", "--replace", "-z",
+		"--stdin"); err != nil {
 		return fmt.Errorf("reading your files: %w", err)
 	}
 	out, err := run(ctx, r.tree.Root, env, nil, "ls-files", "-s", "-z")
@@ -332,7 +334,8 @@ func checkoutIndex(ctx context.Context, root string, env []string, dir string, f
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("making a temporary directory: %w", err)
 	}
-	if _, err := run(ctx, root, env, zeros(files), "checkout-index", "-f", "-q", "-z", "--stdin", "--prefix="+filepath.ToSlash(dir)+"/"); err != nil {
+	if _, err := run(ctx, root, env, zeros(files), "checkout-index", "-f", "-q", "-z", "--stdin",
+		"--prefix="+filepath.ToSlash(dir)+"/"); err != nil {
 		return fmt.Errorf("writing files: %w", err)
 	}
 	return nil

@@ -66,7 +66,8 @@ func (g *gathering) module(ctx context.Context, t *Tree, p, whole, oid string) (
 	if err != nil {
 		return m, false, err
 	}
-	if top, err := filepath.EvalSymlinks(dir); err != nil || top != sub.Root { // it is no repository: the one around it was found
+	// it is no repository: the one around it was found
+	if top, err := filepath.EvalSymlinks(dir); err != nil || top != sub.Root {
 		return m, false, err
 	}
 	theirs, err := sub.user(ctx, "rev-parse", "--show-object-format")
@@ -93,8 +94,10 @@ func (g *gathering) module(ctx context.Context, t *Tree, p, whole, oid string) (
 	return m, true, nil
 }
 
-// flatten writes the tree of an index, in which each module is a plain directory. With from, the index is filled with that tree first.
-func (g *gathering) flatten(ctx context.Context, t *Tree, from, index string, modules []module, tree func(module) string) (string, error) {
+// flatten writes the tree of an index, in which each module is a plain directory. With from, the index is filled
+// with that tree first.
+func (g *gathering) flatten(ctx context.Context, t *Tree, from, index string, modules []module,
+	tree func(module) string) (string, error) {
 	if from != "" && len(modules) == 0 {
 		return from, nil
 	}
@@ -109,7 +112,8 @@ func (g *gathering) flatten(ctx context.Context, t *Tree, from, index string, mo
 		return "", err
 	}
 	for _, m := range modules {
-		if _, err := t.workIn(ctx, env, zeros([]string{m.path}), "update-index", "--force-remove", "-z", "--stdin"); err != nil {
+		if _, err := t.workIn(ctx, env, zeros([]string{m.path}), "update-index", "--force-remove", "-z",
+			"--stdin"); err != nil {
 			return "", fmt.Errorf("making %s a directory: %w", m.path, err)
 		}
 		if tree(m) == empty {

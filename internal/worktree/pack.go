@@ -17,9 +17,9 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Pack writes a snapshot to w as a tar of a workspace: the files, and a repository of their own on branch "work" in which the
-// uncommitted work is uncommitted. Names in the tar start with prefix, which is "" or ends in a slash. History over maxHistory, or
-// that cannot be read, stays at home; a note says so.
+// Pack writes a snapshot to w as a tar of a workspace: the files, and a repository of their own on branch "work"
+// in which the uncommitted work is uncommitted. Names in the tar start with prefix, which is "" or ends in a
+// slash. History over maxHistory, or that cannot be read, stays at home; a note says so.
 func (t *Tree) Pack(ctx context.Context, s *Snapshot, prefix string, w io.Writer) error {
 	dir, err := os.MkdirTemp("", "outboard-pack-")
 	if err != nil {
@@ -39,7 +39,8 @@ func (t *Tree) checkout(ctx context.Context, s *Snapshot, dir string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := run(ctx, dir, env, nil, "init", "-q", "--template=", "--object-format="+format, "-b", "work", "."); err != nil {
+	if _, err := run(ctx, dir, env, nil, "init", "-q", "--template=", "--object-format="+format, "-b", "work",
+		"."); err != nil {
 		return fmt.Errorf("making a temporary repository: %w", err)
 	}
 	for _, kv := range [][2]string{{"receive.denyCurrentBranch", "ignore"}, {"receive.shallowUpdate", "true"}} {
@@ -54,7 +55,8 @@ func (t *Tree) checkout(ctx context.Context, s *Snapshot, dir string) error {
 		return err
 	}
 	// The files come from here and not from the repository in dir, which need not hold what is not committed.
-	files := append(isolated(), "GIT_DIR="+t.Store, "GIT_WORK_TREE="+dir, "GIT_INDEX_FILE="+filepath.Join(dir, ".git", "files"))
+	files := append(isolated(), "GIT_DIR="+t.Store, "GIT_WORK_TREE="+dir,
+		"GIT_INDEX_FILE="+filepath.Join(dir, ".git", "files"))
 	if _, err := run(ctx, dir, files, nil, "read-tree", "-u", "--reset", s.Base); err != nil {
 		return fmt.Errorf("checking the work out: %w", err)
 	}
@@ -195,19 +197,23 @@ func (s *Snapshot) TooLarge(bytes, limit int64, how string) error {
 		for dir, n := range dirs {
 			list = append(list, Sized{Path: dir, Bytes: n})
 		}
-		slices.SortFunc(list, func(a, b Sized) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), strings.Compare(a.Path, b.Path)) })
+		slices.SortFunc(list,
+			func(a, b Sized) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), strings.Compare(a.Path, b.Path)) })
 	}
 	var paths []string
 	for _, f := range list[:min(len(list), maxNamed)] {
 		paths = append(paths, fmt.Sprintf("%s (%d MB)", f.Path, f.Bytes>>20))
 	}
-	return outboard.Errorf(outboard.TooLarge, "the work is too large to send: %d MB%s, and at most %d MB can be sent. The largest: %s",
+	return outboard.Errorf(outboard.TooLarge, "the work is too large to send: %d MB%s, and at most %d MB can be "+
+		"sent. The largest: %s",
 		bytes>>20, how, limit>>20, strings.Join(paths, ", ")).
-		WithHint("let .gitignore name what the agent does not need, or leave uncommitted files out with --clean; large files can come " +
+		WithHint("let .gitignore name what the agent does not need, or leave uncommitted files out with --clean; " +
+			"large files can come " +
 			"with a template (outboard template build), or with outboard box cp into a box")
 }
 
-// objectFormat returns how the repository names its objects: sha1 or sha256. Only repositories that agree in it can exchange any.
+// objectFormat returns how the repository names its objects: sha1 or sha256. Only repositories that agree in it
+// can exchange any.
 func (t *Tree) objectFormat(ctx context.Context) (string, error) {
 	out, err := t.bare(ctx, nil, "rev-parse", "--show-object-format")
 	if err != nil {
@@ -218,7 +224,8 @@ func (t *Tree) objectFormat(ctx context.Context) (string, error) {
 
 // isolated is the environment of a git command that must not read the user's configuration.
 func isolated() []string {
-	return []string{"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=" + os.DevNull, "GIT_CONFIG_SYSTEM=" + os.DevNull, "GIT_ATTR_NOSYSTEM=1"}
+	return []string{"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=" + os.DevNull, "GIT_CONFIG_SYSTEM=" + os.DevNull,
+		"GIT_ATTR_NOSYSTEM=1"}
 }
 
 // writeTar writes everything below dir. Only files, directories and links exist there: git made it.
@@ -286,10 +293,12 @@ const (
 	maxLinkBytes = 4096
 )
 
-// Unpack writes the entries of a workspace tar whose names start with prefix below dir, for as long as want (nil: all) accepts
-// the rest of the name. The tar is hostile: names may not leave dir, links are made but never followed, .git entries and
-// devices are left out, and sizes are bounded. Existing files are refused unless overwrite.
-func Unpack(ctx context.Context, r io.Reader, prefix, dir string, want func(name string) bool, overwrite bool) (Unpacked, error) {
+// Unpack writes the entries of a workspace tar whose names start with prefix below dir, for as long as want
+// (nil: all) accepts the rest of the name. The tar is hostile: names may not leave dir, links are made but never
+// followed, .git entries and devices are left out, and sizes are bounded. Existing files are refused unless
+// overwrite.
+func Unpack(ctx context.Context, r io.Reader, prefix, dir string, want func(name string) bool,
+	overwrite bool) (Unpacked, error) {
 	return unpack(ctx, r, unpacker{prefix: prefix, overwrite: overwrite, want: want}, dir)
 }
 
@@ -358,8 +367,8 @@ func notStage(name string) bool {
 	return !strings.EqualFold(first, stageName)
 }
 
-// entryName returns the name below prefix, or false for what is not to be unpacked. Of a name that is part of a git repository,
-// refused is that repository.
+// entryName returns the name below prefix, or false for what is not to be unpacked. Of a name that is part of a
+// git repository, refused is that repository.
 func entryName(name, prefix string) (rest, refused string, ok bool) {
 	name = path.Clean("/" + name)[1:]
 	rest, ok = strings.CutPrefix(name+"/", strings.TrimSuffix(prefix, "/")+"/")
@@ -380,8 +389,8 @@ func entryName(name, prefix string) (rest, refused string, ok bool) {
 	return rest, "", true
 }
 
-// gitName reports whether some file system would take part for ".git": case folding, NTFS short names, streams, trailing dots
-// and spaces, and the characters HFS+ ignores.
+// gitName reports whether some file system would take part for ".git": case folding, NTFS short names, streams,
+// trailing dots and spaces, and the characters HFS+ ignores.
 func gitName(part string) bool {
 	fold := strings.Map(func(r rune) rune {
 		if r >= 0x200c && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x206a && r <= 0x206f || r == 0xfeff {
@@ -459,8 +468,8 @@ func (u *unpacker) linkedLink(h *tar.Header) (to string, ok bool) {
 	return to, err == nil
 }
 
-// linked opens the file that a hard link means: one this tar has made before. The link becomes a copy, so that no later change of
-// one file reaches another. It returns nil for a target that was left out.
+// linked opens the file that a hard link means: one this tar has made before. The link becomes a copy, so that
+// no later change of one file reaches another. It returns nil for a target that was left out.
 func (u *unpacker) linked(target string) (*os.File, fs.FileInfo, error) {
 	name, _, ok := entryName(target, u.prefix)
 	if !ok {

@@ -41,8 +41,9 @@ type here struct {
 	behind string      // the parent that is no directory: nothing may be looked for, or written, beyond it
 }
 
-// whySparse is the reason of a clash that SparseAdd helps with. The file is not written: HEAD and index stay as they are, and a file that
-// is there although the index says that it is not would count as a change of the user's.
+// whySparse is the reason of a clash that SparseAdd helps with. The file is not written: HEAD and index stay as
+// they are, and a file that is there although the index says that it is not would count as a change of the
+// user's.
 const whySparse = "it is outside your sparse checkout"
 
 // Clash is a path of the result that cannot be brought onto the user's files, and why, in words for the user.
@@ -68,8 +69,8 @@ type plan struct {
 // merger returns what three versions of a file make, or false when both sides changed the same lines.
 type merger func(path string, base, ours, theirs entry) (entry, bool, error)
 
-// makePlan decides about every path. It reads nothing but its arguments; merge is asked where both sides changed a file.
-// With fold, the file system takes names that differ in case only for the same.
+// makePlan decides about every path. It reads nothing but its arguments; merge is asked where both sides changed
+// a file. With fold, the file system takes names that differ in case only for the same.
 func makePlan(changes []change, now map[string]here, fold bool, merge merger) (*plan, error) {
 	p, leaving := &plan{}, map[string]bool{}
 	for _, c := range changes {
@@ -176,8 +177,8 @@ func badPath(p string) string {
 	return ""
 }
 
-// checkPlaces finds steps for which there will be no room: below something that stays and is no directory, or in the place of a
-// directory in which something stays.
+// checkPlaces finds steps for which there will be no room: below something that stays and is no directory, or in
+// the place of a directory in which something stays.
 func (p *plan) checkPlaces(leaving map[string]bool, now map[string]here) {
 	p.steps = slices.DeleteFunc(p.steps, func(s step) bool {
 		if (s.new == entry{}) {

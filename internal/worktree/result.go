@@ -40,8 +40,8 @@ type Sent struct {
 // Sent returns what a workspace begins as that Pack has written.
 func (s *Snapshot) Sent() Sent { return Sent{Base: s.Base, Head: s.Head, Start: s.Start} }
 
-// Import unpacks a workspace tar and commits it on what was sent, in a throwaway repository that only borrows the objects of the user's.
-// With commits, Branch can bring those that were made in the workspace.
+// Import unpacks a workspace tar and commits it on what was sent, in a throwaway repository that only borrows
+// the objects of the user's. With commits, Branch can bring those that were made in the workspace.
 func (t *Tree) Import(ctx context.Context, sent Sent, prefix string, r io.Reader, commits bool) (*Result, error) {
 	dir, err := os.MkdirTemp("", "outboard-result-")
 	if err != nil {
@@ -76,7 +76,8 @@ func (r *Result) load(ctx context.Context, prefix string, tarball io.Reader) err
 	if err := os.Mkdir(files, 0o700); err != nil {
 		return fmt.Errorf("making a temporary directory: %w", err)
 	}
-	unpacked, err := unpack(ctx, tarball, unpacker{prefix: prefix, overwrite: true, want: notStage, repo: r.theirs}, files)
+	unpacked, err := unpack(ctx, tarball, unpacker{prefix: prefix, overwrite: true, want: notStage, repo: r.theirs},
+		files)
 	if err != nil {
 		return err
 	}
@@ -98,7 +99,8 @@ func (r *Result) load(ctx context.Context, prefix string, tarball io.Reader) err
 // borrow lets the throwaway repository read what was sent, and ignore what the user's repository ignores.
 func (r *Result) borrow(repo string) error {
 	objects := filepath.Join(r.tree.Store, "objects")
-	if err := os.WriteFile(filepath.Join(repo, "objects", "info", "alternates"), []byte(objects+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(repo, "objects", "info", "alternates"), []byte(objects+"\n"),
+		0o600); err != nil {
 		return fmt.Errorf("borrowing objects: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Join(repo, "info"), 0o700); err != nil {
@@ -167,7 +169,8 @@ func (r *Result) keepSubmodule(l *looker, path string) error {
 	const why = "%s: in a submodule or nested repository, which was not sent"
 	switch {
 	case h.behind != "":
-		r.Left = append(r.Left, fmt.Sprintf("%s: the session put a file in place of the directory of the submodule %s", h.behind, path))
+		r.Left = append(r.Left, fmt.Sprintf("%s: the session put a file in place of the directory of the submodule %s",
+			h.behind, path))
 		if err := l.root.RemoveAll(h.behind); err != nil {
 			return err
 		}
@@ -180,7 +183,8 @@ func (r *Result) keepSubmodule(l *looker, path string) error {
 			r.Left = append(r.Left, fmt.Sprintf(why, f))
 		}
 	case h.entry != entry{}:
-		r.Left = append(r.Left, fmt.Sprintf("%s: a file in place of a submodule or nested repository, which was not sent", path))
+		r.Left = append(r.Left, fmt.Sprintf("%s: a file in place of a submodule or nested repository, which was not "+
+			"sent", path))
 	}
 	if err := l.root.RemoveAll(path); err != nil {
 		return err

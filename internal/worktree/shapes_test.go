@@ -106,21 +106,23 @@ func TestSubmodulesStayAtHome(t *testing.T) {
 	}
 }
 
-// The files of a submodule and of a nested repository must reach the sandbox and what is done to them must come home, while the
-// repositories themselves stay as they are.
+// The files of a submodule and of a nested repository must reach the sandbox and what is done to them must come
+// home, while the repositories themselves stay as they are.
 func TestSubmodulesAreSent(t *testing.T) {
 	r := withModule(t)
 	r.write(map[string]string{"mod/inner.txt": "changed\n", "mod/new.txt": "n\n", "nested/n.txt": "n\n"})
 	r.git("-C", "nested", "init", "-q") // without a commit
 	before := r.git("-C", "mod", "rev-parse", "HEAD") + r.git("ls-files", "-s")
 	tree, snap, box := r.send()
-	if box.read("mod/inner.txt") != "changed\n" || box.read("mod/new.txt") != "n\n" || box.read("nested/n.txt") != "n\n" {
+	if box.read("mod/inner.txt") != "changed\n" || box.read("mod/new.txt") != "n\n" ||
+		box.read("nested/n.txt") != "n\n" {
 		t.Errorf("files are missing; snapshot %+v", snap)
 	}
 	if exists(filepath.Join(box.dir, "mod", ".git")) || exists(filepath.Join(box.dir, "nested", ".git")) {
 		t.Error("a repository of the user's was sent")
 	}
-	if got := box.git("status", "--porcelain"); !strings.Contains(got, " M mod/inner.txt") && !strings.Contains(got, "M mod/inner.txt") {
+	if got := box.git("status", "--porcelain"); !strings.Contains(got, " M mod/inner.txt") &&
+		!strings.Contains(got, "M mod/inner.txt") {
 		t.Errorf("the uncommitted work of the submodule is not seen: %q", got)
 	}
 	box.write(map[string]string{"mod/inner.txt": "agent\n", "nested/n.txt": "agent\n", "mod/.git/config": "evil\n"})
@@ -135,7 +137,8 @@ func TestSubmodulesAreSent(t *testing.T) {
 		t.Errorf("not on the branch, and not named: %q", left)
 	}
 	r.apply(box.result(tree, snap), Applied)
-	if r.read("mod/inner.txt") != "agent\n" || r.read("nested/n.txt") != "agent\n" || strings.Contains(r.read("mod/.git"), "evil") {
+	if r.read("mod/inner.txt") != "agent\n" || r.read("nested/n.txt") != "agent\n" ||
+		strings.Contains(r.read("mod/.git"), "evil") {
 		t.Error("the changes did not come home, or more than they")
 	}
 	if after := r.git("-C", "mod", "rev-parse", "HEAD") + r.git("ls-files", "-s"); after != before {
@@ -147,7 +150,8 @@ func TestSubmodulesAreSent(t *testing.T) {
 func TestOpenBareRepository(t *testing.T) {
 	r := newRepo(t)
 	r.git("config", "core.bare", "true")
-	if _, err := Open(t.Context(), filepath.Join(r.dir, ".git"), filepath.Join(t.TempDir(), "store.git"), false); outboard.KindOf(err) != outboard.Invalid {
+	if _, err := Open(t.Context(), filepath.Join(r.dir, ".git"), filepath.Join(t.TempDir(), "store.git"),
+		false); outboard.KindOf(err) != outboard.Invalid {
 		t.Errorf("Open: %v", err)
 	}
 }
@@ -177,7 +181,8 @@ func TestHistorySize(t *testing.T) {
 	}
 }
 
-// Git has to be told to merge what shares no history with the user's branch, and must not be where it does: a first commit is history.
+// Git has to be told to merge what shares no history with the user's branch, and must not be where it does: a
+// first commit is history.
 func TestRootless(t *testing.T) {
 	r := newRepo(t)
 	r.write(map[string]string{"a.txt": "a\n"})
@@ -203,7 +208,8 @@ func TestOpenRefusedRepository(t *testing.T) {
 	}
 	private := filepath.Join(t.TempDir(), "private.git")
 	for _, plain := range []bool{false, true} {
-		if _, err := Open(t.Context(), linked, private, plain); outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), "not a git repository: ") {
+		if _, err := Open(t.Context(), linked, private, plain); outboard.KindOf(err) != outboard.Invalid ||
+			!strings.Contains(err.Error(), "not a git repository: ") {
 			t.Errorf("a work tree without its repository, plain %v: %v", plain, err)
 		}
 	}
@@ -242,7 +248,8 @@ func TestLinkedWorktree(t *testing.T) {
 	}
 }
 
-// A repository that names its objects by SHA-256 can exchange none with one that does not: the copy has to be of its kind.
+// A repository that names its objects by SHA-256 can exchange none with one that does not: the copy has to be of
+// its kind.
 func TestSHA256Repository(t *testing.T) {
 	r := newRepo(t)
 	r.git("init", "-q", "--object-format=sha256", "-b", "main", "other")
@@ -252,7 +259,8 @@ func TestSHA256Repository(t *testing.T) {
 	other.commit(map[string]string{"a.txt": "1\n"})
 	other.write(map[string]string{"new.txt": "n\n"})
 	tree, snap, box := other.send()
-	if log, status := box.git("log", "--format=%s"), box.git("status", "--porcelain"); log != "work" || status != "?? new.txt" {
+	if log, status := box.git("log", "--format=%s"), box.git("status", "--porcelain"); log != "work" ||
+		status != "?? new.txt" {
 		t.Errorf("in the workspace: log %q, status %q", log, status)
 	}
 	box.write(map[string]string{"a.txt": "2\n"})
@@ -272,10 +280,12 @@ func TestIncludeIgnoredFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(snap.Included, " ") + "; " + strings.Join(snap.Ignored, " "); got != ".env.test gen/a/x.go; .env" {
+	if got := strings.Join(snap.Included, " ") + "; " + strings.Join(snap.Ignored,
+		" "); got != ".env.test gen/a/x.go; .env" {
 		t.Errorf("included; ignored: %s", got)
 	}
-	if names := r.tarNames(tree, &snap); !strings.Contains(names, "gen/a/x.go") || strings.Contains(names, "workspace/.env\n") {
+	if names := r.tarNames(tree, &snap); !strings.Contains(names, "gen/a/x.go") ||
+		strings.Contains(names, "workspace/.env\n") {
 		t.Errorf("sent: %s", names)
 	}
 }
@@ -332,7 +342,8 @@ func TestFitsNamesTheLargest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tree.Fits(t.Context(), &snap, 2<<20); outboard.KindOf(err) != outboard.TooLarge || !strings.Contains(err.Error(), "model.bin (3 MB)") {
+	if err := tree.Fits(t.Context(), &snap, 2<<20); outboard.KindOf(err) != outboard.TooLarge ||
+		!strings.Contains(err.Error(), "model.bin (3 MB)") {
 		t.Errorf("three MB that do not compress: %v", err)
 	}
 	if err := tree.Fits(t.Context(), &snap, 4<<20); err != nil {

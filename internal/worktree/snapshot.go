@@ -45,8 +45,8 @@ type Sized struct {
 	oid   string
 }
 
-// Snapshot commits the work, on no branch. An apply that was interrupted is taken back first, and one at work is waited for: half a
-// result is not the user's work.
+// Snapshot commits the work, on no branch. An apply that was interrupted is taken back first, and one at work is
+// waited for: half a result is not the user's work.
 func (t *Tree) Snapshot(ctx context.Context, o Options) (Snapshot, error) {
 	var s Snapshot
 	unlock, err := lock(ctx, t.Root)
@@ -58,7 +58,8 @@ func (t *Tree) Snapshot(ctx context.Context, o Options) (Snapshot, error) {
 		return s, err
 	}
 	if s.Head = t.head(ctx); o.Clean && s.Head == "" {
-		return s, outboard.Errorf(outboard.Invalid, "%s has no commit to send", t.Root).WithHint("leave out --clean to send the files as they are")
+		return s, outboard.Errorf(outboard.Invalid, "%s has no commit to send", t.Root).
+			WithHint("leave out --clean to send the files as they are")
 	}
 	dir, err := os.MkdirTemp("", "outboard-index-")
 	if err != nil {
@@ -79,7 +80,8 @@ func (t *Tree) Snapshot(ctx context.Context, o Options) (Snapshot, error) {
 	}
 	s.Start, s.Index = s.Head, trees.index
 	if s.Head != "" {
-		if s.Start, err = t.commit(ctx, nil, trees.head, s.Head, "Files of submodules and nested repositories"); err != nil {
+		if s.Start, err = t.commit(ctx, nil, trees.head, s.Head,
+			"Files of submodules and nested repositories"); err != nil {
 			return s, err
 		}
 	} else if t.Plain {
@@ -110,7 +112,8 @@ func (t *Tree) commit(ctx context.Context, env []string, tree, parent, message s
 		}
 		args = append(args, "-p", parent)
 	}
-	id := []string{"GIT_AUTHOR_NAME=Outboard", "GIT_AUTHOR_EMAIL=outboard@localhost", "GIT_COMMITTER_NAME=Outboard", "GIT_COMMITTER_EMAIL=outboard@localhost"}
+	id := []string{"GIT_AUTHOR_NAME=Outboard", "GIT_AUTHOR_EMAIL=outboard@localhost", "GIT_COMMITTER_NAME=Outboard",
+		"GIT_COMMITTER_EMAIL=outboard@localhost"}
 	return t.oid(ctx, append(id, env...), args...)
 }
 
@@ -131,13 +134,15 @@ func (t *Tree) describe(ctx context.Context, s *Snapshot, head string, clean boo
 		s.Sizes = append(s.Sizes, Sized{path, n, f[2]})
 	}
 	if len(s.Absent) > 0 {
-		s.Notes = append(s.Notes, "submodules and nested repositories that are not checked out are not sent: "+strings.Join(s.Absent, ", "))
+		s.Notes = append(s.Notes,
+			"submodules and nested repositories that are not checked out are not sent: "+strings.Join(s.Absent, ", "))
 	}
 	if len(s.Included) > 0 {
 		s.Notes = append(s.Notes, "ignored files that are sent: "+some(s.Included))
 	}
 	if len(s.Ignored) > 0 && !clean {
-		s.Notes = append(s.Notes, fmt.Sprintf("ignored files and directories that are not sent: %d (%s); --include PATTERN sends some", len(s.Ignored), some(s.Ignored)))
+		s.Notes = append(s.Notes, fmt.Sprintf("ignored files and directories that are not sent: %d (%s); --include "+
+			"PATTERN sends some", len(s.Ignored), some(s.Ignored)))
 	}
 	slices.SortStableFunc(s.Sizes, func(a, b Sized) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	if s.Files = len(s.Sizes); s.Head == "" {
@@ -160,7 +165,8 @@ func some(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// trees are what a repository has in HEAD, in its index and in its files. Submodules and nested repositories are directories in them.
+// trees are what a repository has in HEAD, in its index and in its files. Submodules and nested repositories are
+// directories in them.
 type trees struct{ head, index, work string }
 
 // gathering writes the files of a repository, and of those below it, into one private repository.
@@ -226,8 +232,8 @@ func (t *Tree) headTree(ctx context.Context) (string, error) {
 	return t.oid(ctx, nil, "hash-object", "-t", "tree", "-w", os.DevNull)
 }
 
-// collect brings a temporary index up to what git would commit now. It returns the nested repositories without a commit, which git
-// does not add.
+// collect brings a temporary index up to what git would commit now. It returns the nested repositories without a
+// commit, which git does not add.
 func (g *gathering) collect(ctx context.Context, t *Tree, env []string, at string) (unborn []string, err error) {
 	if err := t.unhide(ctx, env); err != nil {
 		return nil, err
@@ -264,8 +270,8 @@ func unbornPath(stderr string) (string, bool) {
 	return "", false
 }
 
-// unhide makes git look at the files that its index says not to look at: those that are assumed to be unchanged, and those that are
-// skipped although they are there.
+// unhide makes git look at the files that its index says not to look at: those that are assumed to be unchanged,
+// and those that are skipped although they are there.
 func (t *Tree) unhide(ctx context.Context, env []string) error {
 	out, err := t.work(ctx, env, "ls-files", "-v", "-z")
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"strings"
 )
 
-// stageName is the directory at the top of the user's files that holds everything an apply is about to put in place and, until it
-// is done, everything it has moved away. It is there so that both are renames within one file system. It exists only while a
-// result is applied, or after that was interrupted.
+// stageName is the directory at the top of the user's files that holds everything an apply is about to put in
+// place and, until it is done, everything it has moved away. It is there so that both are renames within one
+// file system. It exists only while a result is applied, or after that was interrupted.
 const stageName = ".outboard-apply"
 
 const (
@@ -92,7 +92,8 @@ func (r *Result) prepare(ctx context.Context, l *looker, env []string, p *plan, 
 	return s, s.save()
 }
 
-// export writes the new files of a plan under their numbers: those that git converts here as git would write them, others byte for byte.
+// export writes the new files of a plan under their numbers: those that git converts here as git would write
+// them, others byte for byte.
 func (r *Result) export(ctx context.Context, env []string, p *plan, at func(string)) error {
 	var exact, named strings.Builder
 	var names []string
@@ -186,7 +187,8 @@ func (s *stage) record(p *plan) error {
 	return syncDirs(s.root, stageNew, stageOld, stageName, ".")
 }
 
-// settle gives a staged file the permissions of the one it replaces, changed only as the result changed them, and flushes it.
+// settle gives a staged file the permissions of the one it replaces, changed only as the result changed them,
+// and flushes it.
 func (s *stage) settle(name string, st step) error {
 	info, err := s.root.Lstat(name)
 	if err != nil || !info.Mode().IsRegular() {

@@ -16,9 +16,9 @@ import (
 // errMoved means that the user's files changed after the plan was made. Everything has been taken back.
 var errMoved = errors.New("your files changed while the result was applied")
 
-// swap puts the stage in place: what leaves is moved into the stage and looked at again there, where no program finds it by name;
-// what comes is linked to a name that must be free. Nothing of the user's is ever overwritten or removed by name. When anything
-// is not as planned, or fails, all of it is taken back.
+// swap puts the stage in place: what leaves is moved into the stage and looked at again there, where no program
+// finds it by name; what comes is linked to a name that must be free. Nothing of the user's is ever overwritten
+// or removed by name. When anything is not as planned, or fails, all of it is taken back.
 func (s *stage) swap() (notes []string, err error) {
 	err = s.place()
 	if err == nil {
@@ -33,7 +33,8 @@ func (s *stage) swap() (notes []string, err error) {
 	if err != nil {
 		notes, back := s.takeBack()
 		if back != nil {
-			return notes, errors.Join(err, fmt.Errorf("taking the changes back, of which %s has what is missing: %w", stageName, back))
+			return notes, errors.Join(err, fmt.Errorf("taking the changes back, of which %s has what is missing: %w",
+				stageName, back))
 		}
 		return notes, err
 	}
@@ -143,8 +144,8 @@ func (s *stage) makeRoom(p string) error {
 	return nil
 }
 
-// link moves a file to a name, and fails with fs.ErrExist when the name is taken. Where the file system has no hard links, or
-// denies this one, a file that appears in the very same moment would be replaced.
+// link moves a file to a name, and fails with fs.ErrExist when the name is taken. Where the file system has no
+// hard links, or denies this one, a file that appears in the very same moment would be replaced.
 func (s *stage) link(from, to string) error {
 	err := s.root.Link(from, to)
 	if err == nil {
@@ -159,7 +160,8 @@ func (s *stage) link(from, to string) error {
 	return s.root.Rename(from, to)
 }
 
-// rmdir removes an empty directory, and nothing else that may have its name: with the slash, not even a file of this moment.
+// rmdir removes an empty directory, and nothing else that may have its name: with the slash, not even a file of
+// this moment.
 func (s *stage) rmdir(dir string) error {
 	info, err := s.root.Lstat(dir)
 	if err == nil && !info.IsDir() {
@@ -184,8 +186,8 @@ func (s *stage) sweep() {
 	}
 }
 
-// takeBack restores what the journal says was there. What the user has made of a path since stays; notes say where the version
-// before is kept then.
+// takeBack restores what the journal says was there. What the user has made of a path since stays; notes say
+// where the version before is kept then.
 func (s *stage) takeBack() (notes []string, err error) {
 	for i, st := range s.j.Steps { // all of them first: what was there may need the room
 		if err := s.withdraw(i, st); err != nil {
@@ -289,7 +291,8 @@ func recoverStage(root *os.Root, at func(string)) (notes []string, err error) {
 		return nil, nil
 	}
 	if err != nil || !info.IsDir() {
-		return nil, outboard.Errorf(outboard.Conflict, "%s is there and is not what an apply leaves", stageName).WithHint("move it out of the way")
+		return nil, outboard.Errorf(outboard.Conflict, "%s is there and is not what an apply leaves", stageName).
+			WithHint("move it out of the way")
 	}
 	b, err := root.ReadFile(stagePlan)
 	if errors.Is(err, fs.ErrNotExist) { // nothing was moved yet, or everything is in place

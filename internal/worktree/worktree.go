@@ -40,7 +40,8 @@ import (
 const (
 	// maxGitOutput bounds what one git command may print into memory: file lists of very large trees fit.
 	maxGitOutput = 64 << 20
-	// maxHistory is the size of the packed history above which only the files are sent, so that the upload stays in seconds.
+	// maxHistory is the size of the packed history above which only the files are sent, so that the upload stays
+	// in seconds.
 	maxHistory = 100 << 20
 )
 
@@ -53,8 +54,9 @@ type Tree struct {
 	Dir    string // where in Root the user was, with slashes; "" is Root
 }
 
-// Open finds the repository around dir, and makes or reuses a private one at private, which remembers what is sent. Where there is no
-// repository around dir and plain is false, the error is NotFound. A repository that git does not open is Invalid, with git's reason.
+// Open finds the repository around dir, and makes or reuses a private one at private, which remembers what is
+// sent. Where there is no repository around dir and plain is false, the error is NotFound. A repository that git
+// does not open is Invalid, with git's reason.
 func Open(ctx context.Context, dir, private string, plain bool) (*Tree, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -64,7 +66,8 @@ func Open(ctx context.Context, dir, private string, plain bool) (*Tree, error) {
 		return nil, outboard.Errorf(outboard.NotFound, "%s is not a directory", dir)
 	}
 	if _, err := exec.LookPath("git"); err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "git is not installed").WithHint("install git, or start with an empty workspace: --from none")
+		return nil, outboard.Errorf(outboard.Unavailable, "git is not installed").
+			WithHint("install git, or start with an empty workspace: --from none")
 	}
 	t := &Tree{Root: dir}
 	switch found, err := t.find(ctx); {
@@ -110,7 +113,8 @@ func (t *Tree) borrow(ctx context.Context, dir string) error {
 	if err != nil {
 		return fmt.Errorf("finding the objects of %s: %w", dir, err)
 	}
-	f, err := os.OpenFile(filepath.Join(t.Store, "objects", "info", "alternates"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	f, err := os.OpenFile(filepath.Join(t.Store, "objects", "info", "alternates"), os.O_CREATE|os.O_WRONLY|os.O_APPEND,
+		0o600)
 	if err != nil {
 		return fmt.Errorf("borrowing objects: %w", err)
 	}
@@ -127,17 +131,21 @@ func copyShallow(to, from string) error {
 	return nil
 }
 
-// find fills in the repository around t.Root and reports whether there is one. Git has the same exit code for a directory in no
-// repository and for one whose repository it does not open, such as somebody else's: work that is there must not count as none.
+// find fills in the repository around t.Root and reports whether there is one. Git has the same exit code for a
+// directory in no repository and for one whose repository it does not open, such as somebody else's: work that
+// is there must not count as none.
 func (t *Tree) find(ctx context.Context) (bool, error) {
-	out, err := t.git(ctx, nil, "rev-parse", "--path-format=absolute", "--is-inside-work-tree", "--show-toplevel", "--git-common-dir",
+	out, err := t.git(ctx, nil, "rev-parse", "--path-format=absolute", "--is-inside-work-tree", "--show-toplevel",
+		"--git-common-dir",
 		"--show-prefix")
 	if e, ok := errors.AsType[*gitError](err); ok {
 		if strings.HasPrefix(e.stderr, "fatal: not a git repository (or any ") {
 			return false, nil
 		}
-		if out, err := t.git(ctx, nil, "rev-parse", "--is-bare-repository"); err == nil && strings.TrimSpace(string(out)) == "true" {
-			return false, outboard.Errorf(outboard.Invalid, "%s is a bare repository: it has no files to send", t.Root).WithHint("run in a checkout of it")
+		if out, err := t.git(ctx, nil, "rev-parse", "--is-bare-repository"); err == nil &&
+			strings.TrimSpace(string(out)) == "true" {
+			return false, outboard.Errorf(outboard.Invalid, "%s is a bare repository: it has no files to send", t.Root).
+				WithHint("run in a checkout of it")
 		}
 		return false, outboard.Errorf(outboard.Invalid, "git does not open the repository of %s: %w", t.Root, err).
 			WithHint("once git status works there, this does; --from none starts with an empty workspace")
@@ -147,7 +155,8 @@ func (t *Tree) find(ctx context.Context) (bool, error) {
 	}
 	f := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 	if len(f) != 4 {
-		return false, outboard.Errorf(outboard.Invalid, "the path of the repository of %s has a line break in it", t.Root)
+		return false, outboard.Errorf(outboard.Invalid, "the path of the repository of %s has a line break in it",
+			t.Root)
 	}
 	t.Root, t.GitDir, t.Dir = filepath.FromSlash(f[1]), filepath.FromSlash(f[2]), strings.TrimSuffix(f[3], "/")
 	return true, nil
@@ -199,10 +208,11 @@ func (t *Tree) oid(ctx context.Context, env []string, args ...string) (string, e
 	return strings.TrimSpace(string(out)), nil
 }
 
-// run executes git in dir with a clean environment: no variable of a surrounding git command, no hooks, no file system monitor
-// (a program a repository's configuration may name), no prompts, messages in English.
+// run executes git in dir with a clean environment: no variable of a surrounding git command, no hooks, no file
+// system monitor (a program a repository's configuration may name), no prompts, messages in English.
 func run(ctx context.Context, dir string, env []string, stdin io.Reader, args ...string) ([]byte, error) {
-	base := []string{"-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false",
+	base := []string{"-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false", "-c",
+		"core.untrackedCache=false",
 		"-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "protocol.ext.allow=never", "-c", "core.protectNTFS=true",
 		"-c", "core.protectHFS=true", "-c", "core.quotePath=false"}
 	cmd := exec.CommandContext(ctx, "git", append(base, args...)...)
@@ -246,7 +256,8 @@ func (e *gitError) Error() string {
 // Unwrap returns the process error.
 func (e *gitError) Unwrap() error { return e.err }
 
-// capped is a buffer that takes at most maxGitOutput. It does not embed one: io.Copy would find its ReadFrom, which has no limit.
+// capped is a buffer that takes at most maxGitOutput. It does not embed one: io.Copy would find its ReadFrom,
+// which has no limit.
 type capped struct {
 	buf  bytes.Buffer
 	over bool
@@ -278,8 +289,9 @@ func copyFile(dst, src string) error {
 	return out.Close()
 }
 
-// copyIndex copies an index with its time: git compares the content of files that are not older than their index, and believes the size and
-// the time of all others. A copy that is newer would hide a change of the same second.
+// copyIndex copies an index with its time: git compares the content of files that are not older than their
+// index, and believes the size and the time of all others. A copy that is newer would hide a change of the same
+// second.
 func copyIndex(dst, src string) error {
 	st, err := os.Stat(src)
 	if err == nil {

@@ -80,7 +80,8 @@ func (r *repo) state() string {
 	if err != nil && !os.IsNotExist(err) {
 		r.t.Fatal(err)
 	}
-	return r.git("for-each-ref") + r.git("stash", "list") + string(index) + r.git("status", "--porcelain=v2", "--branch", "--ignored")
+	return r.git("for-each-ref") + r.git("stash", "list") + string(index) +
+		r.git("status", "--porcelain=v2", "--branch", "--ignored")
 }
 
 func (r *repo) open() *Tree {
@@ -173,14 +174,15 @@ func (r *repo) apply(res *Result, want Outcome) Report {
 	return rep
 }
 
-// If sending touched index, HEAD, refs or stash, a user would lose staged work; if it left out work, the agent would see old
-// files; if it sent ignored files, secrets would leave the machine.
+// If sending touched index, HEAD, refs or stash, a user would lose staged work; if it left out work, the agent
+// would see old files; if it sent ignored files, secrets would leave the machine.
 func TestSendCommittedAndUncommittedWork(t *testing.T) {
 	r := newRepo(t)
 	r.commit(map[string]string{"a.txt": "one\n", "gone.txt": "x\n", ".gitignore": "*.secret\n", "dir/b.txt": "b\n"})
 	r.write(map[string]string{"stashed.txt": "s\n"})
 	r.git("stash", "-u", "-q")
-	r.write(map[string]string{"staged.txt": "staged\n", "a.txt": "one\ntwo\n", "untracked é\n.txt": "u\n", "key.secret": "hunter2\n", "-rf": "dash\n"})
+	r.write(map[string]string{"staged.txt": "staged\n", "a.txt": "one\ntwo\n", "untracked é\n.txt": "u\n",
+		"key.secret": "hunter2\n", "-rf": "dash\n"})
 	r.git("add", "staged.txt")
 	if err := os.Remove(filepath.Join(r.dir, "gone.txt")); err != nil {
 		t.Fatal(err)
@@ -190,7 +192,8 @@ func TestSendCommittedAndUncommittedWork(t *testing.T) {
 	if after := r.state(); after != before {
 		t.Errorf("sending changed the repository:\n%s\nbefore:\n%s", after, before)
 	}
-	for name, want := range map[string]string{"a.txt": "one\ntwo\n", "staged.txt": "staged\n", "untracked é\n.txt": "u\n", "-rf": "dash\n", "dir/b.txt": "b\n"} {
+	for name, want := range map[string]string{"a.txt": "one\ntwo\n", "staged.txt": "staged\n",
+		"untracked é\n.txt": "u\n", "-rf": "dash\n", "dir/b.txt": "b\n"} {
 		if got := box.read(name); got != want {
 			t.Errorf("%q in the box = %q, want %q", name, got, want)
 		}
@@ -211,7 +214,8 @@ func TestSendCommittedAndUncommittedWork(t *testing.T) {
 	}
 }
 
-// The box must learn nothing of the user's repository beyond the work: remotes, credentials in their URLs, hooks, other branches.
+// The box must learn nothing of the user's repository beyond the work: remotes, credentials in their URLs,
+// hooks, other branches.
 func TestSendLeavesTheRepositoryAtHome(t *testing.T) {
 	r := newRepo(t)
 	r.commit(map[string]string{"a.txt": "one\n"})
@@ -233,7 +237,8 @@ func TestSendLeavesTheRepositoryAtHome(t *testing.T) {
 	if got := box.git("for-each-ref", "--format=%(refname)"); got != "refs/heads/work" {
 		t.Errorf("refs in the box: %s", got)
 	}
-	if config := box.read(".git/config"); strings.Contains(config, "token") || strings.Contains(config, "remote") || strings.Contains(config, r.dir) {
+	if config := box.read(".git/config"); strings.Contains(config, "token") || strings.Contains(config, "remote") ||
+		strings.Contains(config, r.dir) {
 		t.Errorf("the box's configuration tells too much: %s", config)
 	}
 }
@@ -258,7 +263,8 @@ func TestPlainDirectory(t *testing.T) {
 	box.write(map[string]string{"a.txt": "2\n", "c/d.txt": "new\n"})
 	res := box.result(&Tree{Root: tree.Root, GitDir: tree.GitDir, Store: tree.Store, Plain: true}, snap)
 	r.apply(res, Applied)
-	if r.read("a.txt") != "2\n" || r.read("c/d.txt") != "new\n" || exists(filepath.Join(dir, "b.txt")) || exists(filepath.Join(dir, ".git")) {
+	if r.read("a.txt") != "2\n" || r.read("c/d.txt") != "new\n" || exists(filepath.Join(dir, "b.txt")) ||
+		exists(filepath.Join(dir, ".git")) {
 		t.Error("the result did not arrive as it should")
 	}
 	r.apply(res, Already)
@@ -278,11 +284,13 @@ func TestApplyOnADirtyTree(t *testing.T) {
 	r.git("add", "other.txt")
 	head := r.git("rev-parse", "HEAD")
 	res := box.result(tree, snap)
-	if got, err := res.Apply(t.Context(), true); err != nil || got.Outcome != Applied || exists(filepath.Join(r.dir, "new.txt")) {
+	if got, err := res.Apply(t.Context(), true); err != nil || got.Outcome != Applied ||
+		exists(filepath.Join(r.dir, "new.txt")) {
 		t.Fatalf("check = %+v, %v", got, err)
 	}
 	r.apply(res, Applied)
-	for name, want := range map[string]string{"a.txt": "one\n2\n3\n4\n5\n6\n7\n8\nnine\n", "new.txt": "n\n", "bin": "\x00\xff\x02",
+	for name, want := range map[string]string{"a.txt": "one\n2\n3\n4\n5\n6\n7\n8\nnine\n", "new.txt": "n\n",
+		"bin":       "\x00\xff\x02",
 		"other.txt": "changed meanwhile\n", "mine.txt": "untracked\n"} {
 		if got := r.read(name); got != want {
 			t.Errorf("%s = %q, want %q", name, got, want)
@@ -303,7 +311,8 @@ func TestApplyConflictBecomesABranch(t *testing.T) {
 	r.write(map[string]string{"a.txt": "mine\n", "clash.txt": "mine\n"})
 	before := r.state()
 	res := box.result(tree, snap)
-	want := []Clash{{"a.txt", "you and the session changed the same lines"}, {"clash.txt", "a file of yours that was not sent is there"}}
+	want := []Clash{{"a.txt", "you and the session changed the same lines"},
+		{"clash.txt", "a file of yours that was not sent is there"}}
 	if rep := r.apply(res, Refused); !slices.Equal(rep.Clashes, want) {
 		t.Errorf("clashes = %+v", rep.Clashes)
 	}
@@ -311,7 +320,8 @@ func TestApplyConflictBecomesABranch(t *testing.T) {
 		t.Error("a refused patch changed something")
 	}
 	const name = "outboard/calm-otter"
-	if made, err := res.Branch(t.Context(), name); err != nil || made.Name != name || len(made.Commits) > 0 || !made.Rest {
+	if made, err := res.Branch(t.Context(), name); err != nil || made.Name != name || len(made.Commits) > 0 ||
+		!made.Rest {
 		t.Fatalf("Branch = %+v, %v", made, err)
 	}
 	if got := r.git("show", name+":b.txt"); got != "agent" {

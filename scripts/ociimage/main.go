@@ -78,11 +78,13 @@ func write(o options, tarballs []string) error {
 		if err != nil {
 			return err
 		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &platform}})
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img,
+			Descriptor: v1.Descriptor{Platform: &platform}})
 	}
 	// One name for all architectures: engines choose below it.
-	named := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{Add: index,
-		Descriptor: v1.Descriptor{Annotations: map[string]string{"org.opencontainers.image.ref.name": o.version}}})
+	named := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex),
+		mutate.IndexAddendum{Add: index,
+			Descriptor: v1.Descriptor{Annotations: map[string]string{"org.opencontainers.image.ref.name": o.version}}})
 	dir, err := os.MkdirTemp("", "ociimage-")
 	if err != nil {
 		return err
@@ -143,7 +145,8 @@ type file struct {
 
 // rootTree is the image's root. The guest lies beside the program, where that looks for it.
 func rootTree(programs map[string][]byte, roots []byte) (files []file) {
-	for _, dir := range []string{"etc", "etc/ssl", "etc/ssl/certs", "usr", "usr/bin", "usr/lib", "usr/lib/outboard", "var", "var/lib", "var/lib/outboard"} {
+	for _, dir := range []string{"etc", "etc/ssl", "etc/ssl/certs", "usr", "usr/bin", "usr/lib", "usr/lib/outboard",
+		"var", "var/lib", "var/lib/outboard"} {
 		files = append(files, file{name: dir + "/", mode: 0o755})
 	}
 	return append(files,
@@ -161,7 +164,8 @@ func image(o options, platform v1.Platform, files []file) (v1.Image, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, f := range files {
-		h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), ModTime: o.date, Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+		h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), ModTime: o.date, Typeflag: tar.TypeReg,
+			Format: tar.FormatPAX}
 		switch {
 		case f.link != "":
 			h.Typeflag, h.Linkname = tar.TypeSymlink, f.link
@@ -185,7 +189,8 @@ func image(o options, platform v1.Platform, files []file) (v1.Image, error) {
 	}
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	created := v1.Time{Time: o.date}
-	if img, err = mutate.Append(img, mutate.Addendum{Layer: layer, History: v1.History{Created: created, CreatedBy: "scripts/ociimage"}}); err != nil {
+	if img, err = mutate.Append(img, mutate.Addendum{Layer: layer,
+		History: v1.History{Created: created, CreatedBy: "scripts/ociimage"}}); err != nil {
 		return nil, err
 	}
 	config, err := img.ConfigFile()
@@ -200,7 +205,8 @@ func image(o options, platform v1.Platform, files []file) (v1.Image, error) {
 		Env:          []string{"PATH=/usr/bin", "OUTBOARD_DATA=/var/lib/outboard"},
 		Volumes:      map[string]struct{}{"/var/lib/outboard": {}},
 		ExposedPorts: map[string]struct{}{"7070/tcp": {}},
-		Labels: map[string]string{"org.opencontainers.image.title": "outboard", "org.opencontainers.image.version": o.version,
+		Labels: map[string]string{"org.opencontainers.image.title": "outboard",
+			"org.opencontainers.image.version":  o.version,
 			"org.opencontainers.image.revision": o.commit, "org.opencontainers.image.licenses": "Apache-2.0"},
 	}
 	return mutate.ConfigFile(img, config)
@@ -228,7 +234,8 @@ func archive(dir string, o options) error {
 			if err != nil {
 				return err
 			}
-			h := &tar.Header{Name: filepath.ToSlash(rel), Mode: 0o644, Size: int64(len(data)), ModTime: o.date, Typeflag: tar.TypeReg}
+			h := &tar.Header{Name: filepath.ToSlash(rel), Mode: 0o644, Size: int64(len(data)), ModTime: o.date,
+				Typeflag: tar.TypeReg}
 			if err := w.WriteHeader(h); err != nil {
 				return err
 			}

@@ -25,7 +25,8 @@ func releaseTarball(t *testing.T, name string, files map[string]string) string {
 	z := gzip.NewWriter(f)
 	w := tar.NewWriter(z)
 	for name, text := range files {
-		if err := w.WriteHeader(&tar.Header{Name: "outboard_1/" + name, Mode: 0o755, Size: int64(len(text))}); err != nil {
+		if err := w.WriteHeader(&tar.Header{Name: "outboard_1/" + name, Mode: 0o755,
+			Size: int64(len(text))}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.WriteString(w, text); err != nil {
@@ -64,7 +65,8 @@ func TestImageOfEachArchitecture(t *testing.T) {
 		t.Fatal(err)
 	}
 	top, err := named.IndexManifest()
-	if err != nil || len(top.Manifests) != 1 || top.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "1" {
+	if err != nil || len(top.Manifests) != 1 ||
+		top.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "1" {
 		t.Fatalf("the archive does not name one image: %v, %v", top, err)
 	}
 	index, err := named.ImageIndex(top.Manifests[0].Digest)

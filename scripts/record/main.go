@@ -1,8 +1,9 @@
 // Command record runs a script of shell commands in a terminal and writes what the terminal showed as an animated SVG.
 //
-// The README's picture is made with it (`make record`), from a real run: nothing in the picture is written by hand. A script is a text
-// file; a line that begins with "$ " is typed and run, and every other line is ignored. In it {SESSION} is the newest session that the
-// screen names. Record waits until a command has ended before it types the next one.
+// The README's picture is made with it (`make record`), from a real run: nothing in the picture is written by
+// hand. A script is a text file; a line that begins with "$ " is typed and run, and every other line is ignored.
+// In it {SESSION} is the newest session that the screen names. Record waits until a command has ended before it
+// types the next one.
 //
 // Usage: record [-cols N] [-rows N] SCRIPT OUTPUT.svg
 package main
@@ -34,7 +35,8 @@ const (
 	limit    = 2 * time.Minute         // of one command
 )
 
-// prompted is what the shell prints before each prompt: an operating system command that terminals do not show (OSC 133, as
+// prompted is what the shell prints before each prompt: an operating system command that terminals do not show
+// (OSC 133, as
 // https://gitlab.freedesktop.org/Per_Bothner/specifications/blob/master/proposals/semantic-prompts.md has it).
 const prompted = "\x1b]133;A\x07"
 
@@ -119,7 +121,8 @@ type frame struct {
 
 func start(cols, rows int) (*recorder, error) {
 	cmd := exec.Command("bash", "--norc", "--noprofile")
-	cmd.Env = append(os.Environ(), "TERM=xterm-256color", `PS1=\[\e[32m\]$\[\e[0m\] `, `PROMPT_COMMAND=printf '`+`\e]133;A\a`+`'`)
+	cmd.Env = append(os.Environ(), "TERM=xterm-256color", `PS1=\[\e[32m\]$\[\e[0m\] `,
+		`PROMPT_COMMAND=printf '`+`\e]133;A\a`+`'`)
 	tty, err := pty.StartWithSize(cmd, &pty.Winsize{Cols: uint16(cols), Rows: uint16(rows)})
 	if err != nil {
 		return nil, err

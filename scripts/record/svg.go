@@ -55,7 +55,8 @@ func styleOf(g vt10x.Glyph) style {
 	return s
 }
 
-// screen is what the terminal shows: one SVG text for each line that is not empty, with an empty string for those that are.
+// screen is what the terminal shows: one SVG text for each line that is not empty, with an empty string for
+// those that are.
 func screen(t vt10x.Terminal, cols, rows int) []string {
 	t.Lock()
 	defer t.Unlock()
@@ -103,7 +104,8 @@ func textLine(t vt10x.Terminal, cols, y int) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// draw writes the frames as one SVG. Each distinct line of text is defined once; a frame is a group of uses, visible for its time.
+// draw writes the frames as one SVG. Each distinct line of text is defined once; a frame is a group of uses,
+// visible for its time.
 func draw(out *bytes.Buffer, frames []frame, cols, rows int) {
 	width, height := margin*2+float64(cols)*charWidth, margin*2+float64(rows)*lineHeight
 	var total time.Duration
@@ -116,17 +118,20 @@ func draw(out *bytes.Buffer, frames []frame, cols, rows int) {
 	}
 	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" role="img"`+"\n", width, height, width, height)
 	fmt.Fprintf(out, ` aria-label="A terminal in which the commands of the README are run">`+"\n<style>\n")
-	fmt.Fprintf(out, "text { font: 14px ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', monospace; white-space: pre }\n")
+	fmt.Fprintf(out, "text { font: 14px ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', "+
+		"monospace; white-space: pre }\n")
 	fmt.Fprintf(out, "g { visibility: hidden; animation: f %.2fs steps(1) infinite }\n", total.Seconds())
 	var at time.Duration
 	for i, f := range frames {
 		from, to := share(at, total), share(at+f.shown, total)
-		fmt.Fprintf(out, "#f%d { animation-name: k%d } @keyframes k%d { 0%%,100%% { visibility: hidden } %.3f%% { visibility: visible } %.3f%% { visibility: hidden } }\n",
+		fmt.Fprintf(out, "#f%d { animation-name: k%d } @keyframes k%d { 0%%,100%% { visibility: hidden } %.3f%% { "+
+			"visibility: visible } %.3f%% { visibility: hidden } }\n",
 			i, i, i, from, min(to, 99.999))
 		at += f.shown
 	}
 	// Where animations are off, the last screen is shown.
-	fmt.Fprintf(out, "@media (prefers-reduced-motion: reduce) { g { animation: none } #f%d { visibility: visible } }\n</style>\n", len(frames)-1)
+	fmt.Fprintf(out, "@media (prefers-reduced-motion: reduce) { g { animation: none } #f%d { visibility: visible } "+
+		"}\n</style>\n", len(frames)-1)
 	fmt.Fprintf(out, `<rect width="100%%" height="100%%" rx="8" fill="%s"/>`+"\n", background)
 	names := map[string]int{}
 	out.WriteString("<defs>\n")
@@ -136,7 +141,8 @@ func draw(out *bytes.Buffer, frames []frame, cols, rows int) {
 				continue
 			}
 			names[line] = len(names)
-			fmt.Fprintf(out, `<text id="l%d" fill="%s" xml:space="preserve">%s</text>`+"\n", names[line], foreground, line)
+			fmt.Fprintf(out, `<text id="l%d" fill="%s" xml:space="preserve">%s</text>`+"\n", names[line], foreground,
+				line)
 		}
 	}
 	out.WriteString("</defs>\n")
@@ -144,7 +150,8 @@ func draw(out *bytes.Buffer, frames []frame, cols, rows int) {
 		fmt.Fprintf(out, `<g id="f%d">`, i)
 		for y, line := range f.lines {
 			if line != "" {
-				fmt.Fprintf(out, `<use href="#l%d" x="%.0f" y="%.0f"/>`, names[line], margin, margin+float64(y)*lineHeight+14)
+				fmt.Fprintf(out, `<use href="#l%d" x="%.0f" y="%.0f"/>`, names[line], margin,
+					margin+float64(y)*lineHeight+14)
 			}
 		}
 		out.WriteString("</g>\n")

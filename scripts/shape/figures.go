@@ -57,7 +57,8 @@ func (m *measures) figures() []figure {
 	quantile := func(q float64) float64 { return float64(lengths[int(q*float64(len(lengths)-1))]) }
 	return []figure{
 		{name: "lines of code", value: float64(m.code), bar: maxCode, slack: 500},
-		{name: "comment lines", value: percent(m.comment, m.code+m.comment), bar: minComment, more: true, unit: "%", slack: 0.1},
+		{name: "comment lines", value: percent(m.comment, m.code+m.comment), bar: minComment, more: true, unit: "%",
+			slack: 0.1},
 		{name: "packages over 25 files", value: over(m.packageFiles, maxPackageFiles)},
 		{name: "types over 60 methods", value: over(m.typeMethods, maxTypeMethods)},
 		{name: "lines over 120 columns", value: sum(m.wide)},
@@ -66,7 +67,8 @@ func (m *measures) figures() []figure {
 		{name: "function length, 95th percentile", value: quantile(0.95), bar: maxP95},
 		{name: "functions over 70 lines", value: over(m.functions, maxFunctionLines)},
 		{name: "longest import chain", value: float64(len(m.chain)), bar: maxChain},
-		{name: "arrows that run back up", value: percent(int(sum(m.back)), m.arrows), bar: maxBack, unit: "%", slack: 0.5},
+		{name: "arrows that run back up", value: percent(int(sum(m.back)), m.arrows), bar: maxBack, unit: "%",
+			slack: 0.5},
 	}
 }
 

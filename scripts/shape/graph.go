@@ -129,8 +129,8 @@ func fileUses(p *listed, exports map[string]string) (map[string]map[string]bool,
 	return uses, nil
 }
 
-// backArrows counts the arrows that point upwards in the order of Eades, Lin and Smyth: a file that nothing left uses is
-// next, one that uses nothing left is last, and else the one that uses the most more than it is used.
+// backArrows counts the arrows that point upwards in the order of Eades, Lin and Smyth: a file that nothing left
+// uses is next, one that uses nothing left is last, and else the one that uses the most more than it is used.
 func backArrows(uses map[string]map[string]bool) (back int) {
 	left := map[string]bool{}
 	for name := range uses {

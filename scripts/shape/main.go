@@ -51,7 +51,8 @@ func run(out io.Writer, baseline string, check, write, worst bool) error {
 		return os.WriteFile(baseline, []byte(formatBaseline(figures)), 0o644)
 	}
 	if names := worse(figures, old); check && len(names) > 0 {
-		return fmt.Errorf("worse than %s: %s; `go run ./scripts/shape -worst` names the largest. Mend it, or say in the commit why "+
+		return fmt.Errorf("worse than %s: %s; `go run ./scripts/shape -worst` names the largest. Mend it, or say in "+
+			"the commit why "+
 			"the baseline moves and write it with `go run ./scripts/shape -write`", baseline, strings.Join(names, ", "))
 	}
 	return nil
@@ -102,7 +103,8 @@ func goFiles(root string) (files, tests []string, err error) {
 		}
 		name := e.Name()
 		if e.IsDir() {
-			if path != root && (name == "testdata" || strings.HasPrefix(name, ".") || name == "node_modules" || isModule(path)) {
+			if path != root && (name == "testdata" || strings.HasPrefix(name, ".") || name == "node_modules" ||
+				isModule(path)) {
 				return filepath.SkipDir
 			}
 			return nil

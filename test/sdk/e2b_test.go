@@ -25,7 +25,8 @@ func TestE2B(t *testing.T) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, node, "--test", "flow.test.mjs")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url, "E2B_API_KEY=e2b_"+hex.EncodeToString([]byte(key)))
+	cmd.Env = append(os.Environ(), "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url,
+		"E2B_API_KEY=e2b_"+hex.EncodeToString([]byte(key)))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

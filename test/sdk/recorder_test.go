@@ -80,7 +80,8 @@ func (b *tee) Close() error { return b.rc.Close() }
 func (r *recorder) check(t *testing.T, s *spec) {
 	t.Helper()
 	if documents, frames := r.validate(t, s); documents < 15 || frames < 30 {
-		t.Errorf("only %d JSON responses and %d stream frames were recorded: the run was not a whole session", documents, frames)
+		t.Errorf("only %d JSON responses and %d stream frames were recorded: the run was not a whole session",
+			documents, frames)
 	}
 }
 
@@ -99,7 +100,8 @@ func (r *recorder) validate(t *testing.T, s *spec) (documents, frames int) {
 		case strings.HasPrefix(e.contentType, "text/event-stream"):
 			for data := range sseData(e.body) {
 				frames++
-				if err := s.validate(&exchange{method: e.method, path: e.path, query: e.query, status: e.status, body: data}); err != nil {
+				if err := s.validate(&exchange{method: e.method, path: e.path, query: e.query, status: e.status,
+					body: data}); err != nil {
 					t.Errorf("%s: frame\n%s\ndoes not validate: %v", e.path, data, err)
 				}
 			}

@@ -11,11 +11,12 @@ import (
 
 var placeholder = regexp.MustCompile(`\{[^}]*\}`)
 
-// Fails if an operation of the wire is not known here at all: what is not built answers 501, so that a client can tell it from an address
-// that it got wrong.
+// Fails if an operation of the wire is not known here at all: what is not built answers 501, so that a client
+// can tell it from an address that it got wrong.
 func TestEveryOperationIsKnown(t *testing.T) {
 	url, key := serve(t)
-	for _, module := range []string{"github.com/anthropics/anthropic-sdk-go", "github.com/anthropics/anthropic-sdk-go/v2"} {
+	for _, module := range []string{"github.com/anthropics/anthropic-sdk-go",
+		"github.com/anthropics/anthropic-sdk-go/v2"} {
 		known := 0
 		for template, methods := range loadSpec(t, module).paths {
 			path, _, _ := strings.Cut(template, "?")
@@ -35,7 +36,8 @@ func TestEveryOperationIsKnown(t *testing.T) {
 			t.Errorf("%s: only %d operations were asked for", module, known)
 		}
 	}
-	for method, path := range map[string]string{"GET": "/v1/nothing", "DELETE": "/v1/agents/none_01"} { // the test can tell
+	// the test can tell
+	for method, path := range map[string]string{"GET": "/v1/nothing", "DELETE": "/v1/agents/none_01"} {
 		if ask(t, url, key, method, path) == "" {
 			t.Errorf("%s %s seems to be an operation", method, path)
 		}
@@ -79,7 +81,8 @@ func send(t *testing.T, url, key, method, path string) string {
 // Fails if a query parameter that an official client may send is refused as unknown, or one that none sends is not.
 func TestEveryQueryParameterIsKnown(t *testing.T) {
 	base, key := serve(t)
-	for _, module := range []string{"github.com/anthropics/anthropic-sdk-go", "github.com/anthropics/anthropic-sdk-go/v2"} {
+	for _, module := range []string{"github.com/anthropics/anthropic-sdk-go",
+		"github.com/anthropics/anthropic-sdk-go/v2"} {
 		doc, known := loadSpec(t, module), 0
 		for template, methods := range doc.paths {
 			path, _, _ := strings.Cut(template, "?")

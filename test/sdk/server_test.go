@@ -1,8 +1,9 @@
-// Package sdk proves that unmodified official SDKs drive a whole session against bin/outboard. It is a module of its own, so that
-// the server never depends on what it is measured by: the Go SDKs of both generations, and the OpenAPI document they ship.
+// Package sdk proves that unmodified official SDKs drive a whole session against bin/outboard. It is a module of
+// its own, so that the server never depends on what it is measured by: the Go SDKs of both generations, and the
+// OpenAPI document they ship.
 //
-// Each run goes through a proxy inside the test, which keeps every response; afterwards each one must validate against the
-// OpenAPI document of the SDK that made the run.
+// Each run goes through a proxy inside the test, which keeps every response; afterwards each one must validate
+// against the OpenAPI document of the SDK that made the run.
 package sdk
 
 import (
@@ -52,7 +53,8 @@ func serveBoth(t *testing.T) (url, e2b, key string) {
 	if err := os.WriteFile(settings, []byte("e2b_public_ports: true\n"), 0o600); err != nil { // what E2B's SDKs expect
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(ctx, binary(t), "serve", "--listen", "127.0.0.1:0", "--data", data, "--config", settings, "--json")
+	cmd := exec.CommandContext(ctx, binary(t), "serve", "--listen", "127.0.0.1:0", "--data", data, "--config", settings,
+		"--json")
 	cmd.Env = append(os.Environ(), "HOME="+data)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 20 * time.Second

@@ -74,7 +74,8 @@ func (s *spec) validate(e *exchange) error {
 	if content["application/json"] == nil {
 		return fmt.Errorf("%s %s declares no JSON response with status %d", e.method, template, e.status)
 	}
-	schema, err := s.schema("paths", template, strings.ToLower(e.method), "responses", status, "content", "application/json", "schema")
+	schema, err := s.schema("paths", template, strings.ToLower(e.method), "responses", status, "content",
+		"application/json", "schema")
 	if err != nil {
 		return err
 	}
@@ -85,8 +86,8 @@ func (s *spec) validate(e *exchange) error {
 	return schema.Validate(v)
 }
 
-// template finds the path of the document that a request took. Beta operations are listed with ?beta=true, whether or not the
-// SDK's generation still sends it.
+// template finds the path of the document that a request took. Beta operations are listed with ?beta=true,
+// whether or not the SDK's generation still sends it.
 func (s *spec) template(e *exchange) string {
 	plain := ""
 	for t := range s.paths {
@@ -134,7 +135,8 @@ func (s *spec) schema(place ...string) (*jsonschema.Schema, error) {
 func TestValidatorRefuses(t *testing.T) {
 	s := loadSpec(t, "github.com/anthropics/anthropic-sdk-go/v2")
 	get := func(body string) error {
-		return s.validate(&exchange{method: "GET", path: "/v1/sessions/sesn_1/threads", status: 200, body: []byte(body)})
+		return s.validate(&exchange{method: "GET", path: "/v1/sessions/sesn_1/threads", status: 200,
+			body: []byte(body)})
 	}
 	if err := get(`{"data":[],"next_page":null}`); err != nil {
 		t.Errorf("a right body is refused: %v", err)

@@ -24,7 +24,8 @@ func (*lookup) InputSchema() anthropic.BetaToolInputSchemaParam {
 	return anthropic.BetaToolInputSchemaParam{}
 }
 
-func (l *lookup) Execute(_ context.Context, input json.RawMessage) ([]anthropic.BetaToolResultBlockParamContentUnion, error) {
+func (l *lookup) Execute(_ context.Context,
+	input json.RawMessage) ([]anthropic.BetaToolResultBlockParamContentUnion, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.runs = append(l.runs, string(input))
@@ -37,8 +38,8 @@ func (l *lookup) ran() int {
 	return len(l.runs)
 }
 
-// Fails if the SDK's own tool runner, which runs what it sees, runs a custom tool's call that a policy asks about before it was allowed,
-// after it was denied, or twice; or does not run one that was allowed.
+// Fails if the SDK's own tool runner, which runs what it sees, runs a custom tool's call that a policy asks
+// about before it was allowed, after it was denied, or twice; or does not run one that was allowed.
 func TestGoToolRunnerWaitsForApprovals(t *testing.T) {
 	base, key := serve(t)
 	rec := record(t, base)
@@ -53,8 +54,9 @@ func TestGoToolRunnerWaitsForApprovals(t *testing.T) {
 	f.must(plain.Post(ctx, "v1/policies", map[string]any{"level": "organization",
 		"text": `@id("asks") @effect("ask") forbid (principal, action == Action::"custom", resource) when { context.input like "*asked*" };`}, nil))
 	tool := &lookup{}
-	run := client.Beta.Sessions.Events.NewToolRunner(ctx, f.id, anthropic.SessionToolRunnerOptions{Tools: []anthropic.BetaTool{tool},
-		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	run := client.Beta.Sessions.Events.NewToolRunner(ctx, f.id,
+		anthropic.SessionToolRunnerOptions{Tools: []anthropic.BetaTool{tool},
+			Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	calls := make(chan anthropic.DispatchedToolCall, 20)
 	go func() {
 		defer close(calls)
@@ -69,7 +71,8 @@ func TestGoToolRunnerWaitsForApprovals(t *testing.T) {
 			t.Fatalf("the runner dealt with %s: custom %v, posted %v", c.Name, c.Custom, c.Posted)
 		}
 	}
-	f.rest("end_turn", f.say("- call: {name: lookup, input: {key: free}}\n- say: done\n")) // control: it runs what it is shown
+	// control: it runs what it is shown
+	f.rest("end_turn", f.say("- call: {name: lookup, input: {key: free}}\n- say: done\n"))
 	next(true, true)
 	for _, result := range []string{"allow", "deny"} {
 		before := tool.ran()
@@ -92,7 +95,8 @@ func TestGoToolRunnerWaitsForApprovals(t *testing.T) {
 	rec.check(t, loadSpec(t, "github.com/anthropics/anthropic-sdk-go"))
 }
 
-// rest sends events and waits until the session rests for that reason. It returns the first call that the session then waits for.
+// rest sends events and waits until the session rests for that reason. It returns the first call that the
+// session then waits for.
 func (f *flowV1) rest(stop string, events ...anthropic.BetaManagedAgentsEventParamsUnion) (call string) {
 	f.t.Helper()
 	stream := f.c.Beta.Sessions.Events.StreamEvents(f.ctx, f.id, anthropic.BetaSessionEventStreamParams{})

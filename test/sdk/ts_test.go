@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Fails if the TypeScript SDK cannot drive a whole session, or an answer departs from the OpenAPI document of its generation.
+// Fails if the TypeScript SDK cannot drive a whole session, or an answer departs from the OpenAPI document of
+// its generation.
 func TestTypeScript(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/option"
 )
 
-// Fails if the Go SDK of the 2023-06-01 generation cannot drive a whole session, or an answer departs from its OpenAPI document.
+// Fails if the Go SDK of the 2023-06-01 generation cannot drive a whole session, or an answer departs from its
+// OpenAPI document.
 func TestGoV1(t *testing.T) {
 	base, key := serve(t)
 	rec := record(t, base)
@@ -62,7 +63,8 @@ func (f *flowV1) agent() {
 			{OfAgentToolset20260401: &anthropic.BetaManagedAgentsAgentToolset20260401Params{Type: "agent_toolset_20260401",
 				Configs: []anthropic.BetaManagedAgentsAgentToolConfigParamsUnion{
 					{OfBash: &anthropic.BetaManagedAgentsBashToolConfigParams{PermissionPolicy: ask}}}}},
-			{OfCustom: &anthropic.BetaManagedAgentsCustomToolParams{Type: "custom", Name: "lookup", Description: "Looks a value up.",
+			{OfCustom: &anthropic.BetaManagedAgentsCustomToolParams{Type: "custom", Name: "lookup",
+				Description: "Looks a value up.",
 				InputSchema: anthropic.BetaManagedAgentsCustomToolInputSchemaParam{Type: "object"}}},
 		},
 	})
@@ -73,11 +75,13 @@ func (f *flowV1) agent() {
 	if got.Name != "proof" || got.Version != 1 || len(got.Tools) != 2 || got.Metadata["team"] != "sdk" {
 		f.t.Errorf("agent: %s", got.RawJSON())
 	}
-	_, err = f.c.Beta.Agents.Update(f.ctx, a.ID, anthropic.BetaAgentUpdateParams{Version: anthropic.Int(7), Name: anthropic.String("x")})
+	_, err = f.c.Beta.Agents.Update(f.ctx, a.ID, anthropic.BetaAgentUpdateParams{Version: anthropic.Int(7),
+		Name: anthropic.String("x")})
 	if e, ok := errors.AsType[*anthropic.Error](err); !ok || e.StatusCode != http.StatusConflict {
 		f.t.Errorf("update of the wrong version: %v", err)
 	}
-	up, err := f.c.Beta.Agents.Update(f.ctx, a.ID, anthropic.BetaAgentUpdateParams{Version: anthropic.Int(1), Name: anthropic.String("proof 2")})
+	up, err := f.c.Beta.Agents.Update(f.ctx, a.ID, anthropic.BetaAgentUpdateParams{Version: anthropic.Int(1),
+		Name: anthropic.String("proof 2")})
 	f.must(err)
 	if up.Version != 2 {
 		f.t.Errorf("version after an update: %d", up.Version)
@@ -92,21 +96,24 @@ func (f *flowV1) environment() {
 	e, err := f.c.Beta.Environments.New(f.ctx, anthropic.BetaEnvironmentNewParams{Name: "proof"})
 	f.must(err)
 	f.envID = e.ID
-	_, err = f.c.Beta.Environments.Update(f.ctx, e.ID, anthropic.BetaEnvironmentUpdateParams{Description: anthropic.String("d")})
+	_, err = f.c.Beta.Environments.Update(f.ctx, e.ID,
+		anthropic.BetaEnvironmentUpdateParams{Description: anthropic.String("d")})
 	f.must(err)
 	_, err = f.c.Beta.Environments.List(f.ctx, anthropic.BetaEnvironmentListParams{})
 	f.must(err)
 }
 
 func (f *flowV1) session() {
-	s, err := f.c.Beta.Sessions.New(f.ctx, anthropic.BetaSessionNewParams{EnvironmentID: f.envID, Title: anthropic.String("proof"),
+	s, err := f.c.Beta.Sessions.New(f.ctx, anthropic.BetaSessionNewParams{EnvironmentID: f.envID,
+		Title: anthropic.String("proof"),
 		Agent: anthropic.BetaSessionNewParamsAgentUnion{OfString: anthropic.String(f.agentID)}})
 	f.must(err)
 	f.id = s.ID
 	if s.Status != "idle" || s.Agent.Version != 2 {
 		f.t.Errorf("session: %s", s.RawJSON())
 	}
-	_, err = f.c.Beta.Sessions.Update(f.ctx, s.ID, anthropic.BetaSessionUpdateParams{Title: anthropic.String("proof 2")})
+	_, err = f.c.Beta.Sessions.Update(f.ctx, s.ID,
+		anthropic.BetaSessionUpdateParams{Title: anthropic.String("proof 2")})
 	f.must(err)
 	_, err = f.c.Beta.Sessions.List(f.ctx, anthropic.BetaSessionListParams{AgentID: anthropic.String(f.agentID)})
 	f.must(err)
@@ -129,7 +136,8 @@ func (f *flowV1) say(script string) anthropic.BetaManagedAgentsEventParamsUnion 
 }
 
 // until sends events on an open stream and reads to the first event of a type. It returns what it read.
-func (f *flowV1) until(kind string, events ...anthropic.BetaManagedAgentsEventParamsUnion) []anthropic.BetaManagedAgentsStreamSessionEventsUnion {
+func (f *flowV1) until(kind string,
+	events ...anthropic.BetaManagedAgentsEventParamsUnion) []anthropic.BetaManagedAgentsStreamSessionEventsUnion {
 	f.t.Helper()
 	stream := f.c.Beta.Sessions.Events.StreamEvents(f.ctx, f.id, anthropic.BetaSessionEventStreamParams{
 		EventDeltas: []anthropic.BetaManagedAgentsDeltaType{"agent.message", "agent.thinking"}})
@@ -178,8 +186,10 @@ func (f *flowV1) ended(evs []anthropic.BetaManagedAgentsStreamSessionEventsUnion
 }
 
 func (f *flowV1) turn() {
-	evs := f.until("session.status_idle", f.say("- think: first a file\n- write: {path: /workspace/a.txt, content: hello}\n- read: /workspace/a.txt\n- say: done\n"))
-	f.ended(evs, "session.status_running", "user.message", "agent.thinking", "agent.tool_use", "agent.tool_result", "agent.message",
+	evs := f.until("session.status_idle", f.say("- think: first a file\n- write: {path: /workspace/a.txt, content: "+
+		"hello}\n- read: /workspace/a.txt\n- say: done\n"))
+	f.ended(evs, "session.status_running", "user.message", "agent.thinking", "agent.tool_use", "agent.tool_result",
+		"agent.message",
 		"span.model_request_start", "span.model_request_end", "session.usage", "event_start", "event_delta")
 }
 
@@ -209,7 +219,8 @@ func (f *flowV1) interrupt() {
 
 // history compares what was streamed with what is listed, page by page.
 func (f *flowV1) history() {
-	pager := f.c.Beta.Sessions.Events.ListAutoPaging(f.ctx, f.id, anthropic.BetaSessionEventListParams{Limit: anthropic.Int(7)})
+	pager := f.c.Beta.Sessions.Events.ListAutoPaging(f.ctx, f.id,
+		anthropic.BetaSessionEventListParams{Limit: anthropic.Int(7)})
 	for pager.Next() {
 		f.listed = append(f.listed, pager.Current().ID)
 	}

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Broken if a sandbox that cannot be made takes some of the server's open files each time it is tried, until there can be none at all.
+// Broken if a sandbox that cannot be made takes some of the server's open files each time it is tried, until
+// there can be none at all.
 func TestAheadKeepsNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes mount namespaces")
@@ -21,11 +22,13 @@ func TestAheadKeepsNothing(t *testing.T) {
 	defer void.Close()
 	ahead := func(owned string) error {
 		top := t.TempDir()
-		cfg := &Config{Upper: filepath.Join(top, "top"), Lower: []string{filepath.Join(top, "low")}, Trees: 2, Base: 1 << 20, ToolUID: 1000,
+		cfg := &Config{Upper: filepath.Join(top, "top"), Lower: []string{filepath.Join(top, "low")}, Trees: 2,
+			Base: 1 << 20, ToolUID: 1000,
 			Owned: []Dir{{Path: owned, Mode: 0o755}}, ShmSize: 1 << 20}
 		var sources []int
 		for _, dir := range cfg.Sources() {
-			if err := errors.Join(os.MkdirAll(filepath.Join(dir, "upper"), 0o755), os.Mkdir(filepath.Join(dir, "work"), 0o755)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Join(dir, "upper"), 0o755),
+				os.Mkdir(filepath.Join(dir, "work"), 0o755)); err != nil {
 				t.Fatal(err)
 			}
 			tree, err := openTree(dir)

@@ -11,9 +11,10 @@ import (
 	"unsafe"
 )
 
-// A program that calls sysinfo is stopped by the filter of system calls until the guest has answered: with the sandbox's own memory and age,
-// where the kernel would tell the host's. The guest writes the answer to where the program wants it, with the program's own identity: it can
-// change nothing that the program could not. What it cannot answer, the kernel does.
+// A program that calls sysinfo is stopped by the filter of system calls until the guest has answered: with the
+// sandbox's own memory and age, where the kernel would tell the host's. The guest writes the answer to where the
+// program wants it, with the program's own identity: it can change nothing that the program could not. What it
+// cannot answer, the kernel does.
 
 // sysinfo is the kernel's struct of that name.
 type sysinfo struct {
@@ -90,7 +91,8 @@ func receiveNotice(fd uintptr, n *notice) bool {
 		events, revents int16
 	}{int32(fd), pollIn, 0}
 	var now syscall.Timespec
-	r, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
+	r, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&now)), 0,
+		0, 0)
 	if errno != 0 || r != 1 || p.revents&pollIn == 0 {
 		return false
 	}
@@ -108,7 +110,8 @@ func (e *Env) answer(fd uintptr, n *notice, age time.Duration) error {
 	if n.number != syscall.SYS_SYSINFO || n.pid == 0 || e.Memory == 0 {
 		return syscall.ENOSYS
 	}
-	info := sysinfo{uptime: int64(age.Seconds()) + 1, total: uint64(e.Memory), free: uint64(e.Memory), procs: 1, unit: 1}
+	info := sysinfo{uptime: int64(age.Seconds()) + 1, total: uint64(e.Memory), free: uint64(e.Memory), procs: 1,
+		unit: 1}
 	mem, err := openMemory(n.pid)
 	if err != nil {
 		return err
@@ -158,7 +161,8 @@ func openMemory(pid uint32) (fd int, err error) {
 	return fd, err
 }
 
-// allowAsked makes a filter one that lets the calls pass which it would stop for an answer, for a kernel that lets nobody answer here.
+// allowAsked makes a filter one that lets the calls pass which it would stop for an answer, for a kernel that
+// lets nobody answer here.
 func allowAsked(program []byte) []byte {
 	const retConst, notify, allow = 0x06, 0x7fc00000, 0x7fff0000
 	out := append([]byte(nil), program...)

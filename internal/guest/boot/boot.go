@@ -68,7 +68,8 @@ type Config struct {
 	Rooted bool `json:"rooted"`
 	Base   int  `json:"-"`
 
-	Upper     string   `json:"upper"`      // host path of a directory with empty "upper" and "work"; "" = keep them on a tmpfs
+	// host path of a directory with empty "upper" and "work"; "" = keep them on a tmpfs
+	Upper     string   `json:"upper"`
 	UpperSize int64    `json:"upper_size"` // bytes of that tmpfs
 	Lower     []string `json:"lower"`      // host paths of the overlay's lower directories, top first
 	Binds     []Bind   `json:"binds"`      // read-only parts of the host, in order

@@ -18,8 +18,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/uplink"
 )
 
-// Init builds what the host asks for on ControlFD and tells it how that went. After a nil error the process is the init of a
-// finished sandbox, ready to serve on ListenFD. After an error it must exit.
+// Init builds what the host asks for on ControlFD and tells it how that went. After a nil error the process is
+// the init of a finished sandbox, ready to serve on ListenFD. After an error it must exit.
 func Init() (*Env, error) {
 	for fd := ListenFD; fd <= StateFD; fd++ {
 		syscall.CloseOnExec(fd)
@@ -50,7 +50,8 @@ func Init() (*Env, error) {
 		return nil, err
 	}
 	booted = true
-	return &Env{Control: control, Config: *cfg, asked: asked, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD), uplink: up}, nil
+	return &Env{Control: control, Config: *cfg, asked: asked, StateDir: "/proc/self/fd/" + strconv.Itoa(StateFD),
+		uplink: up}, nil
 }
 
 // report tells the host in one line how it went, see ReadReport.
@@ -63,9 +64,9 @@ func report(control io.Writer, err error) error {
 	return err
 }
 
-// Await tells the host, by a second report on its connection, that a sandbox started ahead has come to rest. It waits for the Identity there,
-// and returns its generation and its variables as KEY=value. The end of the stream, or of ctx, is an error: whoever started the sandbox is
-// gone, and it has no other use.
+// Await tells the host, by a second report on its connection, that a sandbox started ahead has come to rest. It
+// waits for the Identity there, and returns its generation and its variables as KEY=value. The end of the
+// stream, or of ctx, is an error: whoever started the sandbox is gone, and it has no other use.
 func (e *Env) Await(ctx context.Context, conn net.Conn) (generation string, env []string, err error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
@@ -99,12 +100,12 @@ func (e *Env) Await(ctx context.Context, conn net.Conn) (generation string, env 
 	return id.Generation, env, nil
 }
 
-// orphanCheck is how often a guest looks whether its directory on the host is still there. The kernel has no event for it while
-// the directory is held open.
+// orphanCheck is how often a guest looks whether its directory on the host is still there. The kernel has no
+// event for it while the directory is held open.
 const orphanCheck = 15 * time.Second
 
-// Orphaned returns when the host's directory of this sandbox was deleted under it, or with ctx. Nobody can reach the sandbox
-// then, or destroy it: it must end by itself.
+// Orphaned returns when the host's directory of this sandbox was deleted under it, or with ctx. Nobody can reach
+// the sandbox then, or destroy it: it must end by itself.
 func (e *Env) Orphaned(ctx context.Context) {
 	fd := StateFD
 	if e.stateDir != nil {
@@ -125,8 +126,8 @@ func (e *Env) Orphaned(ctx context.Context) {
 	}
 }
 
-// keepThreads makes the Go runtime start threads that it keeps for later. Where tools share the guest's identity they share its
-// limit of processes, and a runtime that cannot have a thread when it needs one ends the program.
+// keepThreads makes the Go runtime start threads that it keeps for later. Where tools share the guest's identity
+// they share its limit of processes, and a runtime that cannot have a thread when it needs one ends the program.
 func keepThreads() {
 	const spare = 16 // more than the guest has busy at once: connections and calls wait in the poller, not in threads
 	var ready, done sync.WaitGroup
@@ -145,7 +146,8 @@ func keepThreads() {
 	done.Wait()
 }
 
-// receive reads the configuration and the mounts sent with it. The end of the stream before that means that the host is gone.
+// receive reads the configuration and the mounts sent with it. The end of the stream before that means that the
+// host is gone.
 func receive(fd int) (*Config, []tree, error) {
 	var head [4]byte
 	oob := make([]byte, syscall.CmsgSpace(4*(MaxTrees+1)))
@@ -223,15 +225,16 @@ func build(cfg *Config, trees []tree, up *link) (asked *os.File, err error) {
 	return installFilter(cfg.Filter)
 }
 
-// dropPrivileges leaves the process with what Config.Keep names and its children with nothing, but for what Config.Inherit gives to those
-// of root: the kernel lets the programs of root have what is inheritable, and those of others not.
+// dropPrivileges leaves the process with what Config.Keep names and its children with nothing, but for what
+// Config.Inherit gives to those of root: the kernel lets the programs of root have what is inheritable, and
+// those of others not.
 func dropPrivileges(cfg *Config) error {
 	limits := []struct {
 		resource int
 		value    uint64
 	}{
-		// No core dumps: they would copy memory into the workspace, or to the host's crash handler. 1 is too little for any, and
-		// unlike 0 it holds for handlers that are given dumps through a pipe.
+		// No core dumps: they would copy memory into the workspace, or to the host's crash handler. 1 is too
+		// little for any, and unlike 0 it holds for handlers that are given dumps through a pipe.
 		{syscall.RLIMIT_CORE, 1},
 		{syscall.RLIMIT_NOFILE, cfg.Files},
 		{rlimitNproc, cfg.Processes},
@@ -256,7 +259,8 @@ func dropPrivileges(cfg *Config) error {
 	return setCapabilities(cfg.Keep, cfg.Inherit&cfg.Keep)
 }
 
-// checkBounding makes sure that the host has emptied the capability bounding set before the exec, when this was one thread.
+// checkBounding makes sure that the host has emptied the capability bounding set before the exec, when this was
+// one thread.
 func checkBounding() error {
 	for c := range uintptr(64) {
 		have, _, errno := syscall.Syscall(syscall.SYS_PRCTL, prCapbsetRead, c, 0)

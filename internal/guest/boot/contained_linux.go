@@ -17,9 +17,10 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/uplink"
 )
 
-// Contained makes this process, which a container runtime has started as the first of a container, the init of a sandbox: it takes the
-// host's files from HostDir, furnishes the network, and gives up what it does not need. The runtime has made the file systems and the
-// limits. It returns the sockets that the host will connect to. After an error the process must exit, with the error as its last words.
+// Contained makes this process, which a container runtime has started as the first of a container, the init of a
+// sandbox: it takes the host's files from HostDir, furnishes the network, and gives up what it does not need.
+// The runtime has made the file systems and the limits. It returns the sockets that the host will connect to.
+// After an error the process must exit, with the error as its last words.
 func Contained() (*Env, net.Listener, error) {
 	c, err := readContained()
 	if err != nil {
@@ -78,7 +79,8 @@ func (c *ContainedConfig) giveUp() (asked *os.File, err error) {
 	return installFilter(c.Filter)
 }
 
-// leaveNothing gives up what package spawn would otherwise have to take from each child: supplementary groups, and a standard input.
+// leaveNothing gives up what package spawn would otherwise have to take from each child: supplementary groups,
+// and a standard input.
 func leaveNothing() error {
 	if err := syscall.Setgroups(nil); err != nil {
 		return fmt.Errorf("leaving all groups: %w", err)
@@ -93,11 +95,12 @@ func leaveNothing() error {
 	return nil
 }
 
-// refuseUserNamespaces has the kernel refuse them to everybody, for good: none is given to a process whose root directory is not that of its
-// mount namespace, clone(2) says, and tools have no right to change theirs. Where the kernel is the sandbox's own it takes the place of the
-// filter of system calls. What that keeps from the host, gVisor keeps itself, and asks for a capability wherever Linux does, but for these
-// namespaces. It is dear there: for each new thread or process, gVisor runs the filter once for each of 2,001 numbers of calls, which was a
-// third of the time of a process (pkg/sentry/kernel/seccomp.go, populateCache, 2026-09).
+// refuseUserNamespaces has the kernel refuse them to everybody, for good: none is given to a process whose root
+// directory is not that of its mount namespace, clone(2) says, and tools have no right to change theirs. Where
+// the kernel is the sandbox's own it takes the place of the filter of system calls. What that keeps from the
+// host, gVisor keeps itself, and asks for a capability wherever Linux does, but for these namespaces. It is dear
+// there: for each new thread or process, gVisor runs the filter once for each of 2,001 numbers of calls, which
+// was a third of the time of a process (pkg/sentry/kernel/seccomp.go, populateCache, 2026-09).
 func refuseUserNamespaces() error {
 	const over = "/tmp" // any directory: what lies over it is outside the new root
 	if err := syscall.Mount("/", over, "", syscall.MS_BIND|syscall.MS_REC, ""); err != nil {
@@ -123,8 +126,8 @@ func readContained() (*ContainedConfig, error) {
 	return c, json.Unmarshal(data, c)
 }
 
-// tidy makes the tool's directories, gives the tool's name its identity, and opens to everybody what a runtime may have closed: a
-// temporary file system takes the mode of the directory that it lies over.
+// tidy makes the tool's directories, gives the tool's name its identity, and opens to everybody what a runtime
+// may have closed: a temporary file system takes the mode of the directory that it lies over.
 func tidy(cfg *Config) error {
 	for _, d := range cfg.Owned { // with /tmp
 		if err := ownDir(cfg, d); err != nil {
@@ -171,11 +174,12 @@ func ownTrust(cfg *Config, home string) error {
 	return nil
 }
 
-// anyTool is the tool's identity in the account files of root file systems, where ids mean something in one sandbox only.
+// anyTool is the tool's identity in the account files of root file systems, where ids mean something in one
+// sandbox only.
 const anyTool = "1000"
 
-// furnish makes the sandbox's network, in a namespace that the runtime has made, with the loopback interface up, and in which nobody else
-// runs yet.
+// furnish makes the sandbox's network, in a namespace that the runtime has made, with the loopback interface up,
+// and in which nobody else runs yet.
 func furnish(cfg *Config) (*link, error) {
 	redirected, err := uplink.Prepare()
 	if err != nil {
@@ -194,8 +198,9 @@ func furnish(cfg *Config) (*link, error) {
 	return l, err
 }
 
-// trustHere is trust where nothing may be mounted: the root belongs to this sandbox alone and is never saved, so its files are replaced. Those
-// outside /etc may be the host's, shown read-only: the environment names ours. java is uplink.Env's.
+// trustHere is trust where nothing may be mounted: the root belongs to this sandbox alone and is never saved, so
+// its files are replaced. Those outside /etc may be the host's, shown read-only: the environment names ours.
+// java is uplink.Env's.
 func trustHere(cfg *Config) (java bool, err error) {
 	system, err := uplink.WriteTrust(uplink.TrustDir, []byte(cfg.Network.CA), cfg.ToolUID, cfg.ToolGID)
 	if err != nil {

@@ -4,7 +4,8 @@ import "github.com/outboard-dev/outboard/internal/guest/form"
 
 // Fields returns what a host tells a guest that it starts.
 func (c *Config) Fields() []any {
-	return []any{&c.Generation, &c.Hostname, &c.Later, &c.Env, &c.ToolUID, &c.ToolGID, &c.ToolName, &c.Rooted, &c.Upper, &c.UpperSize,
+	return []any{&c.Generation, &c.Hostname, &c.Later, &c.Env, &c.ToolUID, &c.ToolGID, &c.ToolName, &c.Rooted, &c.Upper,
+		&c.UpperSize,
 		&c.Lower, form.List(&c.Binds), &c.Trees, form.List(&c.Owned), &c.Networked, &c.Memory, &c.MilliCPUs, &c.ShmSize, &c.Masked, &c.ReadOnly, &c.BootID,
 		form.Maybe(&c.Network), &c.Files, &c.Processes, &c.DataBytes, &c.Keep, &c.Inherit, &c.Filter}
 }

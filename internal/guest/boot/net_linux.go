@@ -22,7 +22,8 @@ type link struct {
 	java    bool // uplink.Env's
 }
 
-// splitLink takes the files that came with a configuration apart: mounts, and with a network the socket of the hand-over.
+// splitLink takes the files that came with a configuration apart: mounts, and with a network the socket of the
+// hand-over.
 func splitLink(cfg *Config, files []tree) ([]tree, *link, error) {
 	want := cfg.Trees
 	if cfg.Network != nil {
@@ -63,8 +64,9 @@ func (l *link) connect(cfg *Config) (err error) {
 	return l.trust(cfg)
 }
 
-// trust makes the gateway's certificate trusted, in the sandbox's root: in files of its own, on a file system whose content is never
-// part of a saved one, and in the place of the system's bundle. It gives the resolver its server.
+// trust makes the gateway's certificate trusted, in the sandbox's root: in files of its own, on a file system
+// whose content is never part of a saved one, and in the place of the system's bundle. It gives the resolver its
+// server.
 func (l *link) trust(cfg *Config) error {
 	if err := mountPoint(cfg, uplink.TrustDir, false); err != nil {
 		return err
@@ -93,7 +95,8 @@ func (l *link) trust(cfg *Config) error {
 	return err
 }
 
-// showAt shows a file in the place of another. Where that is a link, it is followed, but not out of the sandbox's own files.
+// showAt shows a file in the place of another. Where that is a link, it is followed, but not out of the
+// sandbox's own files.
 func showAt(cfg *Config, file, target string) error {
 	real, err := filepath.EvalSymlinks(target)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -139,9 +142,9 @@ func (e *Env) UplinkEnv() []string {
 	return uplink.Env(e.uplink.java)
 }
 
-// Network furnishes the network namespace of the calling thread. A host that makes the namespace ahead calls it there; else the guest
-// does, as root of the user namespace that the network belongs to. It reports whether every connection to uplink.Synthetic is redirected,
-// which with connected it tries.
+// Network furnishes the network namespace of the calling thread. A host that makes the namespace ahead calls it
+// there; else the guest does, as root of the user namespace that the network belongs to. It reports whether
+// every connection to uplink.Synthetic is redirected, which with connected it tries.
 func Network(connected bool) (redirected bool, err error) {
 	proc, err := syscall.Open("/proc", pathOnly|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -151,11 +154,12 @@ func Network(connected bool) (redirected bool, err error) {
 	return furnishNetwork(tree(proc), connected)
 }
 
-// furnishNetwork is Network with a proc. It is best one that few network namespaces have been seen through: all of them have directories of
-// the same name there, and to find one the kernel looks at each.
+// furnishNetwork is Network with a proc. It is best one that few network namespaces have been seen through: all
+// of them have directories of the same name there, and to find one the kernel looks at each.
 func furnishNetwork(proc tree, connected bool) (redirected bool, err error) {
 	// Tools have no capability, so let them bind any port of their own loopback.
-	fd, err := syscall.Openat(int(proc), "sys/net/ipv4/ip_unprivileged_port_start", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
+	fd, err := syscall.Openat(int(proc), "sys/net/ipv4/ip_unprivileged_port_start", syscall.O_WRONLY|syscall.O_CLOEXEC,
+		0)
 	if err == nil {
 		_, err = syscall.Write(fd, []byte("0"))
 		syscall.Close(fd)
@@ -186,7 +190,8 @@ func linkUp(name string) error {
 	}
 	copy(req.name[:syscall.IFNAMSIZ-1], name)
 	req.flags = syscall.IFF_UP | syscall.IFF_RUNNING
-	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(s), syscall.SIOCSIFFLAGS, uintptr(unsafe.Pointer(&req))); errno != 0 {
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(s), syscall.SIOCSIFFLAGS,
+		uintptr(unsafe.Pointer(&req))); errno != 0 {
 		return os.NewSyscallError("ioctl", errno)
 	}
 	return nil

@@ -30,8 +30,9 @@ func openSources(h *trees, cfg *Config, given []tree) ([]tree, error) {
 	return given, nil
 }
 
-// newRoot makes the writable root over the layers (the upper one first, if there is one), attached to nothing. A kernel that does not take
-// detached mounts as layers has to see them: they are then attached below stage, over what is there, for as long as it takes.
+// newRoot makes the writable root over the layers (the upper one first, if there is one), attached to nothing. A
+// kernel that does not take detached mounts as layers has to see them: they are then attached below stage, over
+// what is there, for as long as it takes.
 func newRoot(cfg *Config, layers []tree, stage string) (root tree, err error) {
 	if cfg.Upper != "" {
 		root, err = rootOver(layers[1:], layers[0])
@@ -45,8 +46,8 @@ func newRoot(cfg *Config, layers []tree, stage string) (root tree, err error) {
 	return root, nil
 }
 
-// rootFlags are options of the root's overlay. volatile: nothing of a disposable sandbox is worth a sync when it goes. userxattr: the only
-// kind of overlay xattr a user namespace may write.
+// rootFlags are options of the root's overlay. volatile: nothing of a disposable sandbox is worth a sync when it
+// goes. userxattr: the only kind of overlay xattr a user namespace may write.
 var rootFlags = []string{"volatile", "userxattr"}
 
 // rootOver takes the layers as they are, by descriptor. EINVAL: the kernel does not (before Linux 6.15).
@@ -62,7 +63,8 @@ func rootOver(lower []tree, writable tree) (tree, error) {
 		}
 	}
 	for _, d := range [][2]string{{"upperdir", "upper"}, {"workdir", "work"}} {
-		dir, err := syscall.Openat(int(writable), d[1], pathOnly|syscall.O_DIRECTORY|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+		dir, err := syscall.Openat(int(writable), d[1],
+			pathOnly|syscall.O_DIRECTORY|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
 		if err != nil {
 			return -1, fmt.Errorf("opening the writable layer: %w", err)
 		}

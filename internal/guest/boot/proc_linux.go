@@ -9,7 +9,8 @@ import (
 	"syscall"
 )
 
-// devices are the host's device nodes that every program may expect. A user namespace cannot make nodes, so they are binds.
+// devices are the host's device nodes that every program may expect. A user namespace cannot make nodes, so they
+// are binds.
 var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
 // devLinks are the links below /dev that programs use.
@@ -58,7 +59,8 @@ func buildDev(cfg *Config, nodes []tree) error {
 	return makeReadOnly("/dev")
 }
 
-// sharedDev makes the /dev that all sandboxes see which are built on copies of void: it is read-only, and only what dressDev attaches differs.
+// sharedDev makes the /dev that all sandboxes see which are built on copies of void: it is read-only, and only
+// what dressDev attaches differs.
 func sharedDev(nodes []tree) error {
 	cfg := new(Config)
 	if err := mountPoint(cfg, "/dev", false); err != nil {
@@ -104,15 +106,16 @@ func fillDev(cfg *Config, nodes []tree) error {
 	return errors.Join(mountPoint(cfg, "/dev/shm", false), mountPoint(cfg, "/dev/pts", false))
 }
 
-// MaxTerminals is how many pseudo-terminals a sandbox has at most. All that do not belong to the host's first mount namespace share one number
-// (kernel.pty.max less kernel.pty.reserve, 3072).
+// MaxTerminals is how many pseudo-terminals a sandbox has at most. All that do not belong to the host's first
+// mount namespace share one number (kernel.pty.max less kernel.pty.reserve, 3072).
 const MaxTerminals = 64
 
 // dressDev attaches what a sandbox has of its own in /dev.
 func dressDev(cfg *Config) error {
 	terminals := []string{"newinstance", "ptmxmode=0666", "mode=0620", fmt.Sprintf("max=%d", MaxTerminals)}
 	if !cfg.alone() {
-		terminals = append(terminals, fmt.Sprintf("gid=%d", cfg.Base+5)) // group tty; without a range of ids there is none
+		// group tty; without a range of ids there is none
+		terminals = append(terminals, fmt.Sprintf("gid=%d", cfg.Base+5))
 	}
 	if err := bind("/proc/shm", "/dev/shm"); err != nil {
 		return err
@@ -130,11 +133,13 @@ func newProc(cfg *Config) (tree, error) {
 	return newFS("proc", attrs, options...)
 }
 
-// bootIDPath is where programs read which start of a machine they live in. The kernel has one for the host, which would say of two
-// sandboxes that they are on the same, and stays the same when a sandbox is started afresh.
+// bootIDPath is where programs read which start of a machine they live in. The kernel has one for the host,
+// which would say of two sandboxes that they are on the same, and stays the same when a sandbox is started
+// afresh.
 const bootIDPath = "/proc/sys/kernel/random/boot_id"
 
-// covers hide parts of proc: an empty file, the sandbox's /sys, which has an empty directory, and a file that is its own boot id, detached.
+// covers hide parts of proc: an empty file, the sandbox's /sys, which has an empty directory, and a file that is
+// its own boot id, detached.
 type covers struct{ file, sys, bootID tree }
 
 func (c covers) close() {
@@ -143,23 +148,27 @@ func (c covers) close() {
 	c.bootID.close()
 }
 
-// scratchParts are the directories of what a sandbox has in memory: /dev/shm and its /sys; buildDev adds its /dev where it has one of its own. All is
-// one file system: whenever a control group ends, the kernel looks at each file system that there is on the host, so that with one for each of them
-// a thousand sandboxes took a good part of their end. They share its size, of which /dev and the covers, which are read-only, take next to nothing.
+// scratchParts are the directories of what a sandbox has in memory: /dev/shm and its /sys; buildDev adds its
+// /dev where it has one of its own. All is one file system: whenever a control group ends, the kernel looks at
+// each file system that there is on the host, so that with one for each of them a thousand sandboxes took a good
+// part of their end. They share its size, of which /dev and the covers, which are read-only, take next to
+// nothing.
 var scratchParts = []struct {
 	name string
 	mode fs.FileMode
 }{{"shm", 0o777 | fs.ModeSticky}, {"sys", 0o755}}
 
-// buildScratch makes it where proc will lie over it, to stay there: to unmount it would be to wait for a grace period of the kernel, a good part
-// of a sandbox's start. Its parts are bound where they belong: a detached mount of each would cost several times as much, for the namespace that the
-// kernel makes for one. dev makes /dev, while something can still be added.
+// buildScratch makes it where proc will lie over it, to stay there: to unmount it would be to wait for a grace
+// period of the kernel, a good part of a sandbox's start. Its parts are bound where they belong: a detached
+// mount of each would cost several times as much, for the namespace that the kernel makes for one. dev makes
+// /dev, while something can still be added.
 func buildScratch(cfg *Config, dev func() error) (covers, error) {
 	if err := mountPoint(cfg, "/proc", false); err != nil {
 		return covers{}, err
 	}
 	const ours = 256 << 10 // bytes, of /dev, the covers and the sandbox's size
-	all, err := newFS("tmpfs", attrNoSuid|attrNoDev|attrNoExec, cfg.owned("mode=0555", fmt.Sprintf("size=%d", cfg.ShmSize+ours))...)
+	all, err := newFS("tmpfs", attrNoSuid|attrNoDev|attrNoExec,
+		cfg.owned("mode=0555", fmt.Sprintf("size=%d", cfg.ShmSize+ours))...)
 	if err != nil {
 		return covers{}, err
 	}
@@ -185,7 +194,8 @@ func fillScratch(cfg *Config) error {
 			return err
 		}
 	}
-	if err := errors.Join(os.WriteFile("/proc/file", nil, 0o444), os.WriteFile("/proc/boot_id", []byte(cfg.BootID+"\n"), 0o444),
+	if err := errors.Join(os.WriteFile("/proc/file", nil, 0o444), os.WriteFile("/proc/boot_id", []byte(cfg.BootID+"\n"),
+		0o444),
 		cfg.own("/proc/file"), cfg.own("/proc/boot_id")); err != nil {
 		return fmt.Errorf("making a cover: %w", err)
 	}
@@ -246,7 +256,8 @@ func maskProc(cfg *Config, proc tree, c covers) error {
 			cfg.Network.Redirected = redirected
 		}
 	}
-	// No sysfs: it describes the host's hardware and kernel. Programs that probe it find nothing but how large the sandbox is.
+	// No sysfs: it describes the host's hardware and kernel. Programs that probe it find nothing but how large
+	// the sandbox is.
 	if err := c.sys.attach("/sys"); err != nil {
 		return err
 	}
@@ -272,10 +283,11 @@ func maskProc(cfg *Config, proc tree, c covers) error {
 	return nil
 }
 
-// hide puts the cover that fits over a path below /proc. What this kernel does not have needs none. The first file is covered by the cover
-// itself, the others by copies of that, and directories by copies of an empty one in /sys, since not every kernel copies a detached mount. These and
-// those of readOnly are most of a sandbox's mounts: each is made by as few calls as there can be, nobody else being here who could exchange a
-// path between two of them.
+// hide puts the cover that fits over a path below /proc. What this kernel does not have needs none. The first
+// file is covered by the cover itself, the others by copies of that, and directories by copies of an empty one
+// in /sys, since not every kernel copies a detached mount. These and those of readOnly are most of a sandbox's
+// mounts: each is made by as few calls as there can be, nobody else being here who could exchange a path between
+// two of them.
 func (c covers) hide(path string, placed *string) error {
 	if !strings.HasPrefix(path, "/proc/") {
 		return fmt.Errorf("covering %q: only paths below /proc are covered", path)

@@ -9,8 +9,9 @@ import (
 	"unsafe"
 )
 
-// buildRoot makes the sandbox's file system tree and moves into it; where the host has made it ahead the process was born in it. The
-// new proc is taken while the host's is still in sight: the kernel allows a user namespace a new one only beside a visible old one.
+// buildRoot makes the sandbox's file system tree and moves into it; where the host has made it ahead the process
+// was born in it. The new proc is taken while the host's is still in sight: the kernel allows a user namespace a
+// new one only beside a visible old one.
 func buildRoot(cfg *Config, given []tree) error {
 	if cfg.Rooted {
 		proc, err := newProc(cfg)
@@ -58,9 +59,9 @@ func buildRoot(cfg *Config, given []tree) error {
 // hidden is a directory of every host, for what goes with the old root.
 const hidden = "/usr"
 
-// furnishRoot makes everything in a new root but what lies over /proc and /sys, and what to hide things with there. The host's tree is gone by
-// now, so that no symbolic link in a root file system can lead a mount, or us, back to the host. For dev see buildScratch. The caller closes the
-// covers.
+// furnishRoot makes everything in a new root but what lies over /proc and /sys, and what to hide things with
+// there. The host's tree is gone by now, so that no symbolic link in a root file system can lead a mount, or us,
+// back to the host. For dev see buildScratch. The caller closes the covers.
 func furnishRoot(cfg *Config, dev func() error, binds []tree) (_ covers, err error) {
 	if err := mountPoint(cfg, "/sys", false); err != nil {
 		return covers{}, err
@@ -87,7 +88,8 @@ func furnishRoot(cfg *Config, dev func() error, binds []tree) (_ covers, err err
 	return c, nil
 }
 
-// Void makes a mount namespace for Ahead, of nothing but a directory that nobody can write to, with a /dev in it. It spends the calling thread.
+// Void makes a mount namespace for Ahead, of nothing but a directory that nobody can write to, with a /dev in
+// it. It spends the calling thread.
 func Void() (*os.File, error) {
 	mine, err := syscall.Open("/proc/thread-self/ns", syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -132,14 +134,16 @@ type Place struct {
 	Trees      []int    // for the guest's configuration
 }
 
-// Ahead builds the file systems and the network of a sandbox on the host, before there is one: in namespaces of the calling thread, which
-// is spent by it. Config.Base says whose they will be; connected is Network's. A guest that is born in them finds its root as it should
-// be (Config.Rooted). The namespace shows the host's proc at /sys, which an empty directory will lie over: the guest may mount its own while
-// it sees that, and finds none at /proc, where the Go runtime would read of control groups and of every mount each time it starts.
+// Ahead builds the file systems and the network of a sandbox on the host, before there is one: in namespaces of
+// the calling thread, which is spent by it. Config.Base says whose they will be; connected is Network's. A guest
+// that is born in them finds its root as it should be (Config.Rooted). The namespace shows the host's proc at
+// /sys, which an empty directory will lie over: the guest may mount its own while it sees that, and finds none
+// at /proc, where the Go runtime would read of control groups and of every mount each time it starts.
 //
-// The mount namespace is a copy of void (Void), over whose root the sandbox's is laid. A copy of the host's would have all its mounts
-// copied, and let go of again, which is to wait for a grace period of the kernel; and to exchange a root for another the kernel looks
-// at each thread of the host. The sources are closed, also after an error; root, which is the sandbox's root where that has been made, or -1, is not.
+// The mount namespace is a copy of void (Void), over whose root the sandbox's is laid. A copy of the host's
+// would have all its mounts copied, and let go of again, which is to wait for a grace period of the kernel; and
+// to exchange a root for another the kernel looks at each thread of the host. The sources are closed, also after
+// an error; root, which is the sandbox's root where that has been made, or -1, is not.
 func Ahead(void *os.File, cfg *Config, root int, sources []int, connected bool) (_ *Place, err error) {
 	given := make([]tree, len(sources))
 	for i, fd := range sources {
@@ -193,7 +197,8 @@ func Ahead(void *os.File, cfg *Config, root int, sources []int, connected bool) 
 	return p, nil
 }
 
-// enterRoot enters a root, or with -1 makes one of layers. In one that was made the ids of the sandbox are all that there are.
+// enterRoot enters a root, or with -1 makes one of layers. In one that was made the ids of the sandbox are all
+// that there are.
 func enterRoot(cfg *Config, root tree, layers []tree) (err error) {
 	if root >= 0 {
 		if err := actAs(cfg.Base); err != nil {
@@ -215,7 +220,8 @@ func actAs(id int) error {
 		pid     int32
 	}{version: capVersion3}
 	data := new([2]struct{ effective, permitted, inheritable uint32 })
-	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPGET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(data)), 0); errno != 0 {
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPGET, uintptr(unsafe.Pointer(header)),
+		uintptr(unsafe.Pointer(data)), 0); errno != 0 {
 		return os.NewSyscallError("capget", errno)
 	}
 	for _, set := range []uintptr{syscall.SYS_SETFSGID, syscall.SYS_SETFSUID} {
@@ -225,7 +231,8 @@ func actAs(id int) error {
 		}
 	}
 	// The change of the user took those for files away.
-	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(data)), 0); errno != 0 {
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(header)),
+		uintptr(unsafe.Pointer(data)), 0); errno != 0 {
 		return os.NewSyscallError("capset", errno)
 	}
 	return nil
@@ -290,8 +297,8 @@ func attachAt(cfg *Config, t tree, target string, file bool) error {
 	return t.attach(target)
 }
 
-// mountPoint makes sure that path is a plain directory (or file) without a symbolic link on the way: a root file system that has
-// a link where a mount belongs could redirect the mount.
+// mountPoint makes sure that path is a plain directory (or file) without a symbolic link on the way: a root file
+// system that has a link where a mount belongs could redirect the mount.
 func mountPoint(cfg *Config, path string, file bool) error {
 	if path != filepath.Clean(path) || !filepath.IsAbs(path) {
 		return fmt.Errorf("mount point %q is not a clean absolute path", path)
@@ -350,8 +357,8 @@ func (c *Config) owned(options ...string) []string {
 	return append(options, fmt.Sprintf("uid=%d", c.Base), fmt.Sprintf("gid=%d", c.Base))
 }
 
-// ownDir makes one of the tool's directories, or what a lower layer has into it. Where nothing needs to change nothing is written:
-// a change copies the directory up.
+// ownDir makes one of the tool's directories, or what a lower layer has into it. Where nothing needs to change
+// nothing is written: a change copies the directory up.
 func ownDir(cfg *Config, d Dir) error {
 	if err := mountPoint(cfg, d.Path, false); err != nil {
 		return err

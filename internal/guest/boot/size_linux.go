@@ -12,8 +12,9 @@ import (
 	"unsafe"
 )
 
-// Programs ask the kernel how large the machine is, to choose heaps, caches and numbers of threads, and it tells them about the host. A sandbox
-// shows them its own size instead: in the files of SizeFiles, in the answer to sysinfo (see answer) and in the processors that a process may run on.
+// Programs ask the kernel how large the machine is, to choose heaps, caches and numbers of threads, and it tells
+// them about the host. A sandbox shows them its own size instead: in the files of SizeFiles, in the answer to
+// sysinfo (see answer) and in the processors that a process may run on.
 
 // MemInfo is where the directory of SizeFiles has what /proc/meminfo shows.
 const MemInfo = "fs/meminfo"
@@ -29,7 +30,8 @@ type SizeFile struct {
 	Dir  bool
 }
 
-// SizeFiles are the files for a limit on memory in bytes and on processors in thousandths. Programs look for either version of control groups.
+// SizeFiles are the files for a limit on memory in bytes and on processors in thousandths. Programs look for
+// either version of control groups.
 func SizeFiles(memory int64, milliCPUs int) []SizeFile {
 	const period = 100_000 // microseconds
 	quota := strconv.Itoa(max(milliCPUs, 1) * period / 1000)
@@ -40,7 +42,8 @@ func SizeFiles(memory int64, milliCPUs int) []SizeFile {
 	const cgroup, cpus = "fs/cgroup", "devices/system/cpu"
 	return []SizeFile{
 		{Name: emptyDir, Dir: true},
-		{Name: "fs", Dir: true}, {Name: cgroup, Dir: true}, {Name: cgroup + "/memory", Dir: true}, {Name: cgroup + "/cpu", Dir: true},
+		{Name: "fs", Dir: true}, {Name: cgroup, Dir: true}, {Name: cgroup + "/memory", Dir: true}, {Name: cgroup +
+			"/cpu", Dir: true},
 		{Name: "devices", Dir: true}, {Name: "devices/system", Dir: true}, {Name: cpus, Dir: true},
 		{Name: MemInfo, Data: memInfo(memory)},
 		{Name: cgroup + "/cgroup.controllers", Data: "cpu memory\n"},
@@ -63,10 +66,14 @@ func memInfo(memory int64) string {
 		name string
 		kb   int64
 	}{
-		{"MemTotal", all}, {"MemFree", all}, {"MemAvailable", all}, {"Buffers", 0}, {"Cached", 0}, {"SwapCached", 0}, {"Active", 0}, {"Inactive", 0},
-		{"Active(anon)", 0}, {"Inactive(anon)", 0}, {"Active(file)", 0}, {"Inactive(file)", 0}, {"Unevictable", 0}, {"Mlocked", 0}, {"SwapTotal", 0},
-		{"SwapFree", 0}, {"Dirty", 0}, {"Writeback", 0}, {"AnonPages", 0}, {"Mapped", 0}, {"Shmem", 0}, {"KReclaimable", 0}, {"Slab", 0},
-		{"SReclaimable", 0}, {"SUnreclaim", 0}, {"KernelStack", 0}, {"PageTables", 0}, {"CommitLimit", all}, {"Committed_AS", 0}, {"AnonHugePages", 0},
+		{"MemTotal", all}, {"MemFree", all}, {"MemAvailable", all}, {"Buffers", 0}, {"Cached", 0}, {"SwapCached",
+			0}, {"Active", 0}, {"Inactive", 0},
+		{"Active(anon)", 0}, {"Inactive(anon)", 0}, {"Active(file)", 0}, {"Inactive(file)", 0}, {"Unevictable",
+			0}, {"Mlocked", 0}, {"SwapTotal", 0},
+		{"SwapFree", 0}, {"Dirty", 0}, {"Writeback", 0}, {"AnonPages", 0}, {"Mapped", 0}, {"Shmem", 0}, {"KReclaimable",
+			0}, {"Slab", 0},
+		{"SReclaimable", 0}, {"SUnreclaim", 0}, {"KernelStack", 0}, {"PageTables", 0}, {"CommitLimit",
+			all}, {"Committed_AS", 0}, {"AnonHugePages", 0},
 		{"Hugepagesize", 2048},
 	} {
 		fmt.Fprintf(&b, "%-16s%8d kB\n", f.name+":", f.kb)
@@ -110,11 +117,12 @@ func (e *Env) SizeEnv() []string {
 // cpuSet is a set of processors in the kernel's form.
 type cpuSet [16]uint64
 
-// RunOn lets a process run on so many of the processors that it may run on now, chosen at random. It has one thread, or is 0: then it is this
-// process with all its threads.
+// RunOn lets a process run on so many of the processors that it may run on now, chosen at random. It has one
+// thread, or is 0: then it is this process with all its threads.
 func RunOn(pid, processors int) error {
 	var have, chosen cpuSet
-	_, _, errno := syscall.RawSyscall(syscall.SYS_SCHED_GETAFFINITY, uintptr(pid), unsafe.Sizeof(have), uintptr(unsafe.Pointer(&have)))
+	_, _, errno := syscall.RawSyscall(syscall.SYS_SCHED_GETAFFINITY, uintptr(pid), unsafe.Sizeof(have),
+		uintptr(unsafe.Pointer(&have)))
 	if errno != 0 {
 		return os.NewSyscallError("sched_getaffinity", errno)
 	}
@@ -134,7 +142,8 @@ func RunOn(pid, processors int) error {
 	if pid == 0 {
 		call = syscall.AllThreadsSyscall
 	}
-	_, _, errno = call(syscall.SYS_SCHED_SETAFFINITY, uintptr(pid), unsafe.Sizeof(chosen), uintptr(unsafe.Pointer(&chosen)))
+	_, _, errno = call(syscall.SYS_SCHED_SETAFFINITY, uintptr(pid), unsafe.Sizeof(chosen),
+		uintptr(unsafe.Pointer(&chosen)))
 	if errno != 0 {
 		return os.NewSyscallError("sched_setaffinity", errno)
 	}

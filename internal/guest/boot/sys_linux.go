@@ -42,9 +42,10 @@ const (
 	prSetNoNewPrivs = 38
 	prGetNoNewPrivs = 39
 
-	seccompSetFilter = 1      // SECCOMP_SET_MODE_FILTER
-	seccompTsync     = 1      // SECCOMP_FILTER_FLAG_TSYNC
-	seccompListen    = 8 | 16 // SECCOMP_FILTER_FLAG_NEW_LISTENER, with which TSYNC_ESRCH says in another way what threads could not
+	seccompSetFilter = 1 // SECCOMP_SET_MODE_FILTER
+	seccompTsync     = 1 // SECCOMP_FILTER_FLAG_TSYNC
+	// SECCOMP_FILTER_FLAG_NEW_LISTENER, with which TSYNC_ESRCH says in another way what threads could not
+	seccompListen = 8 | 16
 
 	capVersion3 = 0x20080522
 	rlimitNproc = 6
@@ -95,7 +96,8 @@ func openTree(path string) (tree, error) {
 		return -1, err
 	}
 	dir := atFdcwd
-	fd, _, errno := syscall.Syscall(sysOpenTree, uintptr(dir), uintptr(unsafe.Pointer(p)), openTreeClone|openTreeCloexec|atRecursive)
+	fd, _, errno := syscall.Syscall(sysOpenTree, uintptr(dir), uintptr(unsafe.Pointer(p)),
+		openTreeClone|openTreeCloexec|atRecursive)
 	if errno != 0 {
 		return -1, fmt.Errorf("copying the mount at %s: %w", path, errno)
 	}
@@ -116,8 +118,8 @@ func (t tree) restrict(attrs uint64, recursive bool) error {
 		if errno != syscall.EBUSY {
 			break
 		}
-		// A file on it is open for writing. It is closed already here, but a process that the host forked meanwhile has a copy, which
-		// it closes at once.
+		// A file on it is open for writing. It is closed already here, but a process that the host forked
+		// meanwhile has a copy, which it closes at once.
 		time.Sleep(busyWait)
 	}
 	if errno != 0 {
@@ -206,7 +208,8 @@ func setLayer(fd int, key string, dir int) error {
 	if err != nil {
 		return err
 	}
-	if _, _, errno := syscall.Syscall6(sysFsconfig, uintptr(fd), configSetFD, uintptr(unsafe.Pointer(k)), 0, uintptr(dir), 0); errno != 0 {
+	if _, _, errno := syscall.Syscall6(sysFsconfig, uintptr(fd), configSetFD, uintptr(unsafe.Pointer(k)), 0,
+		uintptr(dir), 0); errno != 0 {
 		return errno
 	}
 	return nil
@@ -225,7 +228,8 @@ func setOption(fd int, option string) error {
 			return err
 		}
 	}
-	_, _, errno := syscall.Syscall6(sysFsconfig, uintptr(fd), cmd, uintptr(unsafe.Pointer(k)), uintptr(unsafe.Pointer(v)), 0, 0)
+	_, _, errno := syscall.Syscall6(sysFsconfig, uintptr(fd), cmd, uintptr(unsafe.Pointer(k)),
+		uintptr(unsafe.Pointer(v)), 0, 0)
 	if errno != 0 {
 		return errno
 	}
@@ -258,14 +262,16 @@ type sigaction struct{ handler, flags, restorer, mask uintptr }
 // sigIgnore is SIG_IGN, on every architecture.
 const sigIgnore = 1
 
-// ignoreSignals makes this process ignore the signals that would end it, so that nothing inside can end the guest by one, not even
-// with the guest's own uid. The kernel drops what the init of a pid namespace has no handler for, but not always: a signal that the
-// first thread blocks for a moment, as the Go runtime does around a fork, goes to another thread and ends them all if its action is
-// the default one (complete_signal in Linux's kernel/signal.c, since 4.14). What the runtime lives on keeps its handler: preemption
-// (SIGURG), children (SIGCHLD) and the real-time signals. A fault in the guest still ends it, without a Go stack trace.
+// ignoreSignals makes this process ignore the signals that would end it, so that nothing inside can end the
+// guest by one, not even with the guest's own uid. The kernel drops what the init of a pid namespace has no
+// handler for, but not always: a signal that the first thread blocks for a moment, as the Go runtime does around
+// a fork, goes to another thread and ends them all if its action is the default one (complete_signal in Linux's
+// kernel/signal.c, since 4.14). What the runtime lives on keeps its handler: preemption (SIGURG), children
+// (SIGCHLD) and the real-time signals. A fault in the guest still ends it, without a Go stack trace.
 //
-// What it starts has the default actions again: the runtime resets in a child each signal that it has put a handler on. Two real-time
-// signals have none (32 and 34) and stay ignored: they are those of C's thread libraries, which set their own action when they use them.
+// What it starts has the default actions again: the runtime resets in a child each signal that it has put a
+// handler on. Two real-time signals have none (32 and 34) and stay ignored: they are those of C's thread
+// libraries, which set their own action when they use them.
 func ignoreSignals() error {
 	const runtimes, last = 33, 34 // the one of system calls on every thread; from 35 on all have a handler
 	for sig := syscall.Signal(1); sig <= last; sig++ {
@@ -275,10 +281,12 @@ func ignoreSignals() error {
 		case syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
 			continue // they end nobody, stop no init, and the runtime would not reset them
 		case syscall.SIGHUP, syscall.SIGINT:
-			// The runtime left them alone if they were ignored already, and would in a child, unless it is asked for them. To ask starts
-			// threads, which is a good part of the time until a sandbox is ready: only where there is need.
+			// The runtime left them alone if they were ignored already, and would in a child, unless it is asked
+			// for them. To ask starts threads, which is a good part of the time until a sandbox is ready: only
+			// where there is need.
 			var was sigaction
-			_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&was)), unsafe.Sizeof(was.mask), 0, 0)
+			_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&was)),
+				unsafe.Sizeof(was.mask), 0, 0)
 			if errno != 0 {
 				return fmt.Errorf("looking at signal %d: %w", sig, errno)
 			}
@@ -287,7 +295,8 @@ func ignoreSignals() error {
 			}
 		}
 		action := sigaction{handler: sigIgnore}
-		_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, unsafe.Sizeof(action.mask), 0, 0)
+		_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0,
+			unsafe.Sizeof(action.mask), 0, 0)
 		if errno != 0 {
 			return fmt.Errorf("ignoring signal %d: %w", sig, errno)
 		}
@@ -305,7 +314,8 @@ func setCapabilities(keep, inherit uint64) error {
 		{effective: uint32(keep), permitted: uint32(keep), inheritable: uint32(inherit)},
 		{effective: uint32(keep >> 32), permitted: uint32(keep >> 32), inheritable: uint32(inherit >> 32)},
 	}
-	_, _, errno := syscall.AllThreadsSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(data)), 0)
+	_, _, errno := syscall.AllThreadsSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(header)),
+		uintptr(unsafe.Pointer(data)), 0)
 	runtime.KeepAlive(header)
 	runtime.KeepAlive(data)
 	if errno != 0 {
@@ -314,16 +324,17 @@ func setCapabilities(keep, inherit uint64) error {
 	return nil
 }
 
-// installFilter puts a seccomp program on every thread, and no_new_privs with it: the kernel takes the filter of a thread without
-// no_new_privs from none but an administrator. Where the process was executed with the flag, every thread has it. It returns where the calls are
-// told that the program stops for an answer, or nil where the kernel does not do that here; then it lets them pass.
+// installFilter puts a seccomp program on every thread, and no_new_privs with it: the kernel takes the filter of
+// a thread without no_new_privs from none but an administrator. Where the process was executed with the flag,
+// every thread has it. It returns where the calls are told that the program stops for an answer, or nil where
+// the kernel does not do that here; then it lets them pass.
 func installFilter(program []byte) (asked *os.File, err error) {
 	if len(program) == 0 || len(program)%8 != 0 || len(program)/8 > 4096 {
 		return nil, fmt.Errorf("installing the system call filter: %d bytes are no program", len(program))
 	}
 	if have, _, errno := syscall.Syscall6(syscall.SYS_PRCTL, prGetNoNewPrivs, 0, 0, 0, 0, 0); errno != 0 || have != 1 {
-		// Both calls must come from one thread; the kernel gives the flag on together with the filter. To stay on it makes the runtime start
-		// another, for good.
+		// Both calls must come from one thread; the kernel gives the flag on together with the filter. To stay
+		// on it makes the runtime start another, for good.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if _, _, errno := syscall.Syscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0); errno != 0 {

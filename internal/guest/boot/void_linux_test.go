@@ -54,8 +54,10 @@ func TestVoid(t *testing.T) {
 		for _, m := range all {
 			f := strings.Fields(m)
 			root, at, options := f[3], f[4], f[5]
-			directory := (at == "/" || at == "/dev") && root == "/" && strings.HasPrefix(options, "ro,nosuid,nodev,noexec")
-			device := slices.Contains(devices, strings.TrimPrefix(at, "/dev/")) && root == strings.TrimPrefix(at, "/dev") && strings.HasPrefix(options, "rw,nosuid,noexec")
+			directory := (at == "/" || at == "/dev") && root == "/" &&
+				strings.HasPrefix(options, "ro,nosuid,nodev,noexec")
+			device := slices.Contains(devices, strings.TrimPrefix(at, "/dev/")) &&
+				root == strings.TrimPrefix(at, "/dev") && strings.HasPrefix(options, "rw,nosuid,noexec")
 			if !directory && !device {
 				return fmt.Errorf("there is the mount %s", m)
 			}

@@ -101,12 +101,13 @@ func appendText[T string | []byte](b []byte, s T) []byte {
 	return append(appendNumber(b, uint64(len(s))), s...)
 }
 
-// Decode reads a message that Encode has made, into one whose fields have no value yet. Texts are taken as they are: they
-// are parts of one copy of data, since each piece of memory of its own costs a guest that starts. Fields of bytes are parts of data.
+// Decode reads a message that Encode has made, into one whose fields have no value yet. Texts are taken as they
+// are: they are parts of one copy of data, since each piece of memory of its own costs a guest that starts.
+// Fields of bytes are parts of data.
 func Decode(data []byte, m Message) error { return decode(decoder{data: data}, m) }
 
-// DecodeText does so for a message of somebody who is not trusted, or that people see: its texts are UTF-8 afterwards, whatever they were,
-// but for those that are Raw. Each can be kept without the others.
+// DecodeText does so for a message of somebody who is not trusted, or that people see: its texts are UTF-8
+// afterwards, whatever they were, but for those that are Raw. Each can be kept without the others.
 func DecodeText(data []byte, m Message) error { return decode(decoder{data: data, clean: true}, m) }
 
 func decode(d decoder, m Message) error {

@@ -35,7 +35,8 @@ type rawText string
 type pair struct{ A, B string }
 
 func (e *everything) Fields() []any {
-	return []any{&e.Text, &e.Bytes, &e.Truth, &e.Int, &e.Int64, &e.Uint16, &e.Uint32, &e.Uint64, &e.MaybeN, &e.Texts, &e.Names, form.Raw(&e.Raw),
+	return []any{&e.Text, &e.Bytes, &e.Truth, &e.Int, &e.Int64, &e.Uint16, &e.Uint32, &e.Uint64, &e.MaybeN, &e.Texts,
+		&e.Names, form.Raw(&e.Raw),
 		form.List(&e.List), form.Maybe(&e.Maybe)}
 }
 
@@ -50,14 +51,16 @@ func whole() *everything {
 // If this fails, a type of field is not what it was on the other side.
 func TestEveryField(t *testing.T) {
 	formtest.Whole(t, new(everything), new(pair))
-	e := &everything{Int: -1, Int64: -1 << 63, Uint16: 1<<16 - 1, Uint32: 1<<32 - 1, Uint64: 1<<64 - 1, MaybeN: new(-7), Bytes: []byte{0, 255}}
+	e := &everything{Int: -1, Int64: -1 << 63, Uint16: 1<<16 - 1, Uint32: 1<<32 - 1, Uint64: 1<<64 - 1, MaybeN: new(-7),
+		Bytes: []byte{0, 255}}
 	got := new(everything)
 	if err := form.Decode(form.Encode(e), got); err != nil || !reflect.DeepEqual(e, got) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
-// If this fails, one side takes a message of another version, or one that is cut off or no message at all, for one that it understands.
+// If this fails, one side takes a message of another version, or one that is cut off or no message at all, for
+// one that it understands.
 func TestMessagesThatAreNone(t *testing.T) {
 	text := form.Encode(whole())
 	for n := range text {
@@ -105,12 +108,15 @@ func TestValuesOutOfBounds(t *testing.T) {
 	}
 }
 
-// If this fails, what a sandbox says reaches people, or a database, as text that is none; or the name of a file is not what it is.
+// If this fails, what a sandbox says reaches people, or a database, as text that is none; or the name of a file
+// is not what it is.
 func TestTextsOfOthers(t *testing.T) {
 	const bad, good = "a\xffb", "a\uFFFDb"
-	e := &everything{Text: bad, Bytes: []byte(bad), Texts: []string{bad}, Names: map[string]string{bad: bad}, Raw: bad, List: []pair{{bad, bad}},
+	e := &everything{Text: bad, Bytes: []byte(bad), Texts: []string{bad}, Names: map[string]string{bad: bad}, Raw: bad,
+		List:  []pair{{bad, bad}},
 		Maybe: &pair{bad, "b"}}
-	want := &everything{Text: good, Bytes: []byte(bad), Texts: []string{good}, Names: map[string]string{good: good}, Raw: bad,
+	want := &everything{Text: good, Bytes: []byte(bad), Texts: []string{good}, Names: map[string]string{good: good},
+		Raw:  bad,
 		List: []pair{{good, good}}, Maybe: &pair{good, "b"}}
 	got := new(everything)
 	if err := form.DecodeText(form.Encode(e), got); err != nil || !reflect.DeepEqual(got, want) {
@@ -150,7 +156,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// If this fails, bytes from the other side of a sandbox's border crash this one, or a message is read as something that is not what it says.
+// If this fails, bytes from the other side of a sandbox's border crash this one, or a message is read as
+// something that is not what it says.
 func FuzzDecode(f *testing.F) {
 	text := form.Encode(whole())
 	f.Add(text)
@@ -160,7 +167,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"op":"hello"}`))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		for name, decode := range map[string]func([]byte, form.Message) error{"Decode": form.Decode, "DecodeText": form.DecodeText} {
+		for name, decode := range map[string]func([]byte, form.Message) error{"Decode": form.Decode,
+			"DecodeText": form.DecodeText} {
 			got, again := new(everything), new(everything)
 			if decode(data, got) != nil {
 				continue
@@ -172,7 +180,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// If this fails, each text of what a guest is told before it serves is a piece of memory of its own: there are dozens, and a guest's heap is new.
+// If this fails, each text of what a guest is told before it serves is a piece of memory of its own: there are
+// dozens, and a guest's heap is new.
 func TestTextsAreParts(t *testing.T) {
 	data := form.Encode(&many{texts: slices.Repeat([]string{"text"}, 50)})
 	n := testing.AllocsPerRun(10, func() {

@@ -71,7 +71,8 @@ func (s *server) openFile(id uint32, p *packet) (reply, error) {
 	case openWrite:
 		how = os.O_WRONLY
 	}
-	for flag, bit := range map[uint32]int{openAppend: os.O_APPEND, openCreate: os.O_CREATE, openTruncate: os.O_TRUNC, openExclusive: os.O_EXCL} {
+	for flag, bit := range map[uint32]int{openAppend: os.O_APPEND, openCreate: os.O_CREATE, openTruncate: os.O_TRUNC,
+		openExclusive: os.O_EXCL} {
 		if flags&flag != 0 {
 			how |= bit
 		}

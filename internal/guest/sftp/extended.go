@@ -68,7 +68,8 @@ func (s *server) extended(id uint32, p *packet) (reply, error) {
 // space describes a file system.
 func space(id uint32, st *syscall.Statfs_t) reply {
 	b := reply{}.byte(fxExtendedReply).u32(id)
-	for _, v := range []uint64{uint64(st.Bsize), uint64(st.Frsize), st.Blocks, st.Bfree, st.Bavail, st.Files, st.Ffree, st.Ffree, 0, 0, uint64(st.Namelen)} {
+	for _, v := range []uint64{uint64(st.Bsize), uint64(st.Frsize), st.Blocks, st.Bfree, st.Bavail, st.Files, st.Ffree,
+		st.Ffree, 0, 0, uint64(st.Namelen)} {
 		b = b.u64(v)
 	}
 	return b
@@ -81,7 +82,8 @@ func utimes(dir int, name string, a *attrs, flags int) error {
 		return err
 	}
 	ts := [2]syscall.Timespec{{Sec: int64(a.atime)}, {Sec: int64(a.mtime)}}
-	_, _, errno := syscall.Syscall6(syscall.SYS_UTIMENSAT, uintptr(dir), uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(&ts)), uintptr(flags), 0, 0)
+	_, _, errno := syscall.Syscall6(syscall.SYS_UTIMENSAT, uintptr(dir), uintptr(unsafe.Pointer(p)),
+		uintptr(unsafe.Pointer(&ts)), uintptr(flags), 0, 0)
 	if errno != 0 {
 		return os.NewSyscallError("utimensat", errno)
 	}

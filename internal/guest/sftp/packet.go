@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// packet is what is left to read of a request. A read beyond its end empties it and returns zeros; whoever reads looks at ok afterwards.
+// packet is what is left to read of a request. A read beyond its end empties it and returns zeros; whoever reads
+// looks at ok afterwards.
 type packet []byte
 
 func (p *packet) take(n int) []byte {
@@ -146,8 +147,10 @@ func (b reply) str(v string) reply { return append(b.u32(uint32(len(v))), v...) 
 
 // extensions names what is done beyond version 3.
 func (b reply) extensions() reply {
-	for _, e := range [][2]string{{"posix-rename@openssh.com", "1"}, {"hardlink@openssh.com", "1"}, {"fsync@openssh.com", "1"}, {"statvfs@openssh.com", "2"},
-		{"fstatvfs@openssh.com", "2"}, {"lsetstat@openssh.com", "1"}, {"limits@openssh.com", "1"}, {"expand-path@openssh.com", "1"}} {
+	for _, e := range [][2]string{{"posix-rename@openssh.com", "1"}, {"hardlink@openssh.com", "1"},
+		{"fsync@openssh.com", "1"}, {"statvfs@openssh.com", "2"},
+		{"fstatvfs@openssh.com", "2"}, {"lsetstat@openssh.com", "1"}, {"limits@openssh.com",
+			"1"}, {"expand-path@openssh.com", "1"}} {
 		b = b.str(e[0]).str(e[1])
 	}
 	return b
@@ -169,7 +172,8 @@ func line(name string, fi os.FileInfo) string {
 	if !ok {
 		return name
 	}
-	kind := map[fs.FileMode]byte{fs.ModeDir: 'd', fs.ModeSymlink: 'l', fs.ModeNamedPipe: 'p', fs.ModeSocket: 's', fs.ModeDevice: 'b',
+	kind := map[fs.FileMode]byte{fs.ModeDir: 'd', fs.ModeSymlink: 'l', fs.ModeNamedPipe: 'p', fs.ModeSocket: 's',
+		fs.ModeDevice:                     'b',
 		fs.ModeDevice | fs.ModeCharDevice: 'c'}[fi.Mode().Type()]
 	if kind == 0 {
 		kind = '-'
@@ -178,5 +182,6 @@ func line(name string, fi os.FileInfo) string {
 	if age := time.Since(fi.ModTime()); age < 0 || age > 180*24*time.Hour {
 		when = "Jan _2  2006"
 	}
-	return fmt.Sprintf("%c%s %4d %-8d %-8d %8d %s %s", kind, fi.Mode().Perm().String()[1:], st.Nlink, st.Uid, st.Gid, st.Size, fi.ModTime().Format(when), name)
+	return fmt.Sprintf("%c%s %4d %-8d %-8d %8d %s %s", kind, fi.Mode().Perm().String()[1:], st.Nlink, st.Uid, st.Gid,
+		st.Size, fi.ModTime().Format(when), name)
 }

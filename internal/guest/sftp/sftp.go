@@ -76,7 +76,8 @@ type handle struct {
 
 // Serve answers one client until its input ends, which is no error. Relative paths begin at the working directory.
 func Serve(r io.Reader, w io.Writer) error {
-	s := &server{r: bufio.NewReaderSize(r, maxPacket), w: bufio.NewWriterSize(w, maxPacket), handles: map[string]*handle{}}
+	s := &server{r: bufio.NewReaderSize(r, maxPacket), w: bufio.NewWriterSize(w, maxPacket),
+		handles: map[string]*handle{}}
 	defer s.close()
 	for {
 		if s.r.Buffered() == 0 { // nobody waits for an answer that lies here

@@ -24,8 +24,8 @@ import (
 	"unsafe"
 )
 
-// Program is what to start: as the leader of a session of its own. Signals that the caller handles have their default action, what it ignores or
-// blocks stays so.
+// Program is what to start: as the leader of a session of its own. Signals that the caller handles have their
+// default action, what it ignores or blocks stays so.
 type Program struct {
 	Path      string
 	Argv, Env []string
@@ -45,8 +45,8 @@ type Child struct {
 	setting setting
 }
 
-// setting is everything the child uses, by assembly alone: what the compiler makes of Go may grow a stack, or tell the race detector, which are
-// the parent's.
+// setting is everything the child uses, by assembly alone: what the compiler makes of Go may grow a stack, or
+// tell the race detector, which are the parent's.
 type setting struct {
 	path, dir  *byte
 	argv, envp []*byte
@@ -80,7 +80,8 @@ const (
 	didExec
 )
 
-var stepNames = [...]string{didSession: "setsid", didGroup: "setgid", didUser: "setuid", didDir: "chdir", didFiles: "dup3", didExec: "fork/exec"}
+var stepNames = [...]string{didSession: "setsid", didGroup: "setgid", didUser: "setuid", didDir: "chdir",
+	didFiles: "dup3", didExec: "fork/exec"}
 
 // ErrUnsupported is a kernel that cannot do it: Linux before 5.5, an older gVisor.
 var ErrUnsupported = errors.New("the kernel does not take handlers of signals from a child")
@@ -126,8 +127,9 @@ func (c *Child) Err() error {
 
 // clone makes the child. The kernel takes the handlers of all signals from it: one would run the Go runtime there.
 func (s *setting) clone() (pid int, errno syscall.Errno) {
-	s.args = cloneArgs{flags: syscall.CLONE_VM | clonePidFD | cloneClearSighand, exitSignal: uint64(syscall.SIGCHLD), stackSize: uint64(len(s.stack)),
-		pidfd: uint64(uintptr(unsafe.Pointer(&s.pidfd))), stack: uint64(uintptr(unsafe.Pointer(&s.stack)))}
+	s.args = cloneArgs{flags: syscall.CLONE_VM | clonePidFD | cloneClearSighand, exitSignal: uint64(syscall.SIGCHLD),
+		stackSize: uint64(len(s.stack)),
+		pidfd:     uint64(uintptr(unsafe.Pointer(&s.pidfd))), stack: uint64(uintptr(unsafe.Pointer(&s.stack)))}
 	syscall.ForkLock.Lock() // no descriptor may be half made: it would be inherited
 	defer syscall.ForkLock.Unlock()
 	r := clone3(&s.args, unsafe.Sizeof(s.args), s)
@@ -143,8 +145,8 @@ const (
 	cloneClearSighand = 0x100000000
 )
 
-// clone3 makes a process that shares the caller's memory, and in it does what s says. In the caller it returns what the kernel does: above -4096 it
-// is an error's negative.
+// clone3 makes a process that shares the caller's memory, and in it does what s says. In the caller it returns
+// what the kernel does: above -4096 it is an error's negative.
 //
 //go:noescape
 func clone3(args *cloneArgs, size uintptr, s *setting) uintptr

@@ -55,8 +55,9 @@ func TestStart(t *testing.T) {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGUSR1)
 	defer signal.Stop(caught)
-	got := ran(t, Program{Path: "/bin/sh", Argv: []string{"name", "-c", "echo $0 $A; pwd; cat /proc/self/status | grep -E 'Sig(Blk|Ign|Cgt)'; " +
-		"[ $(cut -d' ' -f6 /proc/self/stat) = $$ ] && echo leads; kill -USR1 $$; echo lives"}, Env: []string{"A=b c", "PATH=/usr/bin:/bin"}, Dir: "/usr"})
+	got := ran(t, Program{Path: "/bin/sh", Argv: []string{"name", "-c",
+		"echo $0 $A; pwd; cat /proc/self/status | grep -E 'Sig(Blk|Ign|Cgt)'; " +
+			"[ $(cut -d' ' -f6 /proc/self/stat) = $$ ] && echo leads; kill -USR1 $$; echo lives"}, Env: []string{"A=b c", "PATH=/usr/bin:/bin"}, Dir: "/usr"})
 	want := "name b c\n/usr\nSigBlk:\t0000000000000000\n" + ignored(t) + "SigCgt:\t0000000000000000\nleads\n"
 	if got.said != want || got.err != nil || got.status.Signal() != syscall.SIGUSR1 {
 		t.Errorf("%+v, want %q and an end by SIGUSR1", got, want)
@@ -107,7 +108,8 @@ func TestFailure(t *testing.T) {
 	if _, err := Start(Program{Path: "/bin/true", Argv: []string{"x"}, Dir: "/", Output: 2}); err != syscall.EBADF {
 		t.Errorf("an output that would be overwritten: %v", err)
 	}
-	if _, err := Start(Program{Path: "/bin/true", Argv: []string{"a\x00b"}, Dir: "/", Output: 9}); !errors.Is(err, syscall.EINVAL) {
+	if _, err := Start(Program{Path: "/bin/true", Argv: []string{"a\x00b"}, Dir: "/", Output: 9}); !errors.Is(err,
+		syscall.EINVAL) {
 		t.Errorf("an argument with a zero byte: %v", err)
 	}
 }
@@ -145,7 +147,8 @@ func TestBesideCollector(t *testing.T) {
 	for range 4 {
 		runs.Go(func() {
 			for range 50 {
-				if got := ran(t, Program{Path: "/bin/echo", Argv: []string{"echo", "one", "two"}, Dir: "/"}); got.said != "one two\n" || got.status != 0 || got.err != nil {
+				if got := ran(t, Program{Path: "/bin/echo", Argv: []string{"echo", "one", "two"},
+					Dir: "/"}); got.said != "one two\n" || got.status != 0 || got.err != nil {
 					t.Errorf("%+v", got)
 				}
 			}

@@ -31,7 +31,8 @@ const (
 )
 
 // stepNames are what a child was at when it failed.
-var stepNames = map[byte]string{stepEnter: "entering its cgroups", stepWait: "waiting for the host", stepCgroup: "taking a cgroup namespace", stepSession: "starting a session",
+var stepNames = map[byte]string{stepEnter: "entering its cgroups", stepWait: "waiting for the host",
+	stepCgroup: "taking a cgroup namespace", stepSession: "starting a session",
 	stepGroups: "leaving the server's groups", stepIdentity: "taking its id in the user namespace", stepInherit: "keeping capabilities over the exec",
 	stepAmbient:  "keeping capabilities over the exec of an ordinary user",
 	stepBounding: "emptying the bounding set", stepNoNew: "setting no_new_privs", stepFiles: "arranging files", stepExec: "executing the guest"}
@@ -168,7 +169,8 @@ func AtRest(clone func() (uintptr, syscall.Errno)) (pid int, err error) {
 // deaf calls clone with all signals held back: one that is handled in the child would run the Go runtime there.
 func deaf(clone func() (uintptr, syscall.Errno)) (pid int, err error) {
 	all, old := ^uint64(0), uint64(0)
-	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask, uintptr(unsafe.Pointer(&all)), uintptr(unsafe.Pointer(&old)), 8, 0, 0)
+	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask, uintptr(unsafe.Pointer(&all)),
+		uintptr(unsafe.Pointer(&old)), 8, 0, 0)
 	r, errno := clone()
 	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask, uintptr(unsafe.Pointer(&old)), 0, 8, 0, 0)
 	if errno != 0 {
@@ -208,7 +210,8 @@ func (c *child) share() (uintptr, syscall.Errno) {
 		return pid, syscall.Errno(errno)
 	}
 	c.told = true // before it is: two answers to one request would be worse than none
-	if n, _, _ := syscall.RawSyscall(syscall.SYS_WRITE, ServeFD, uintptr(unsafe.Pointer(&c.born)), answerSize); n == answerSize {
+	if n, _, _ := syscall.RawSyscall(syscall.SYS_WRITE, ServeFD, uintptr(unsafe.Pointer(&c.born)),
+		answerSize); n == answerSize {
 		step, errno := c.run()
 		c.answer = [2]byte{step, byte(errno)}
 		syscall.RawSyscall(syscall.SYS_WRITE, gateFD, uintptr(unsafe.Pointer(&c.answer)), 2)
@@ -232,7 +235,8 @@ func (c *child) run() (byte, syscall.Errno) {
 	// A thread that moves itself waits for nobody. To be moved by another means that the kernel waits until no
 	// process anywhere forks or ends, which is milliseconds.
 	for _, fd := range c.groups {
-		if _, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(c.self)), 1); errno != 0 {
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(c.self)),
+			1); errno != 0 {
 			return stepEnter, errno
 		}
 	}
@@ -264,7 +268,8 @@ func (c *child) run() (byte, syscall.Errno) {
 	}
 	// With an empty bounding set, the exec of root gives what is inheritable: the guest needs it all until its
 	// file systems stand.
-	if _, _, errno = syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&c.caps.header)), uintptr(unsafe.Pointer(&c.caps.data)), 0); errno != 0 {
+	if _, _, errno = syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&c.caps.header)),
+		uintptr(unsafe.Pointer(&c.caps.data)), 0); errno != 0 {
 		return stepInherit, errno
 	}
 	// The exec of anybody else gives what is ambient. Where the guest gives up what is inheritable, the kernel
@@ -311,7 +316,8 @@ func (c *child) arrange() syscall.Errno {
 			return errno
 		}
 	}
-	if _, _, errno := syscall.RawSyscall(syscall.SYS_DUP3, uintptr(c.program), programFD, syscall.O_CLOEXEC); errno != 0 {
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_DUP3, uintptr(c.program), programFD,
+		syscall.O_CLOEXEC); errno != 0 {
 		return errno
 	}
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_DUP3, uintptr(c.gate), gateFD, syscall.O_CLOEXEC); errno != 0 {
@@ -339,7 +345,8 @@ func (c *child) exec() (byte, syscall.Errno) {
 	}
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetTimerSlack, MonitorSlack, 0) // a kernel without it is slower
 	syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, sigSetmask, uintptr(unsafe.Pointer(&c.noSignals)), 0, 8, 0, 0)
-	_, _, errno := syscall.RawSyscall6(sysExecveat, programFD, uintptr(unsafe.Pointer(c.empty)), uintptr(unsafe.Pointer(&c.argv[0])),
+	_, _, errno := syscall.RawSyscall6(sysExecveat, programFD, uintptr(unsafe.Pointer(c.empty)),
+		uintptr(unsafe.Pointer(&c.argv[0])),
 		uintptr(unsafe.Pointer(&c.envp[0])), atEmptyPath, 0)
 	return stepExec, errno
 }

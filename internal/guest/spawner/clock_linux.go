@@ -66,7 +66,8 @@ func freshClocks(fd int) syscall.Errno {
 	var b []byte
 	for _, clock := range []uintptr{clockMonotonic, clockBoot} {
 		var now syscall.Timespec
-		if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clock, uintptr(unsafe.Pointer(&now)), 0); errno != 0 {
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clock, uintptr(unsafe.Pointer(&now)),
+			0); errno != 0 {
 			return errno
 		}
 		// Not before zero, which the kernel refuses.

@@ -34,7 +34,8 @@ const (
 	didClocks
 )
 
-var didNames = [...]string{didClone: "cloning", didNet: "entering a network namespace", didMount: "entering a mount namespace", didOwner: "becoming its owner",
+var didNames = [...]string{didClone: "cloning", didNet: "entering a network namespace",
+	didMount: "entering a mount namespace", didOwner: "becoming its owner",
 	didClocks: "giving it clocks"}
 
 // Ask has the spawner at the other end of a connection make a child, and returns its pid: of a child of this
@@ -56,7 +57,10 @@ func Ask(conn int, k Child) (pid int, err error) {
 	msg := binary.LittleEndian.AppendUint64(nil, uint64(k.Flags))
 	msg = binary.LittleEndian.AppendUint64(msg, marks)
 	msg = binary.LittleEndian.AppendUint64(msg, uint64(k.Owner))
-	if err := retried(func() error { return syscall.Sendmsg(conn, msg, syscall.UnixRights(fds...), nil, syscall.MSG_NOSIGNAL) }); err != nil {
+	if err := retried(func() error {
+		return syscall.Sendmsg(conn, msg, syscall.UnixRights(fds...), nil,
+			syscall.MSG_NOSIGNAL)
+	}); err != nil {
 		return 0, fmt.Errorf("asking the spawner for a process: %w", err)
 	}
 	var answer [answerSize]byte
@@ -199,7 +203,10 @@ func (h home) serve(msg, oob []byte) error {
 		return err
 	}
 	answer := (*[answerSize]byte)(unsafe.Pointer(&got))
-	if err := retried(func() error { return syscall.Sendmsg(ServeFD, answer[:], nil, nil, syscall.MSG_NOSIGNAL) }); err != nil {
+	if err := retried(func() error {
+		return syscall.Sendmsg(ServeFD, answer[:], nil, nil,
+			syscall.MSG_NOSIGNAL)
+	}); err != nil {
 		return fmt.Errorf("answering: %w", err)
 	}
 	return nil

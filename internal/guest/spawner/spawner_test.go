@@ -69,7 +69,8 @@ func ask(t *testing.T, conn int, change func(*Child)) (pid int, gate *os.File, e
 	}
 	defer null.Close()
 	n := int(null.Fd())
-	k := Child{Files: [FirstFree]int{n, n, n, n, n, n}, Program: int(program.Fd()), Gate: pair[1], Net: -1, Mount: -1, Flags: syscall.CLONE_NEWUSER}
+	k := Child{Files: [FirstFree]int{n, n, n, n, n, n}, Program: int(program.Fd()), Gate: pair[1], Net: -1, Mount: -1,
+		Flags: syscall.CLONE_NEWUSER}
 	if change != nil {
 		change(&k)
 	}

@@ -22,8 +22,8 @@ const (
 	dnsTTL       = 60
 )
 
-// Answer returns the answer to one DNS query, or nil for what is none. Every name has one IPv4 address and nothing else: a program
-// that asks for a name learns nothing about it, and nobody learns that it asked.
+// Answer returns the answer to one DNS query, or nil for what is none. Every name has one IPv4 address and
+// nothing else: a program that asks for a name learns nothing about it, and nobody learns that it asked.
 func Answer(query []byte) []byte {
 	if len(query) < dnsHeader {
 		return nil
@@ -63,7 +63,8 @@ func Answer(query []byte) []byte {
 	return append(out, ip[:]...)
 }
 
-// dnsName reads the name of the question, lower-case. end is where its type begins, or 0 when the question does not fit.
+// dnsName reads the name of the question, lower-case. end is where its type begins, or 0 when the question does
+// not fit.
 func dnsName(query []byte) (name string, end int) {
 	var labels []string
 	for i := dnsHeader; i < len(query) && i < dnsHeader+dnsMaxName; {

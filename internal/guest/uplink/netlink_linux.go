@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// The little of netlink that Prepare needs, by hand: the guest has no dependencies. Numbers are from linux/netlink.h, rtnetlink.h and
-// netfilter/nf_tables.h.
+// The little of netlink that Prepare needs, by hand: the guest has no dependencies. Numbers are from
+// linux/netlink.h, rtnetlink.h and netfilter/nf_tables.h.
 const (
 	netlinkNetfilter = 12
 
@@ -73,7 +73,8 @@ func addAddress(index uint32, ip [4]byte) error {
 	const ifaLocal, ifaAddress = 2, 1
 	head := []byte{syscall.AF_INET, 32, 0, syscall.RT_SCOPE_HOST}
 	head = binary.NativeEndian.AppendUint32(head, index)
-	return talk(syscall.NETLINK_ROUTE, message(syscall.RTM_NEWADDR, flagCreate|flagAck, head, attr(ifaLocal, ip[:]), attr(ifaAddress, ip[:])))
+	return talk(syscall.NETLINK_ROUTE, message(syscall.RTM_NEWADDR, flagCreate|flagAck, head, attr(ifaLocal, ip[:]),
+		attr(ifaAddress, ip[:])))
 }
 
 // redirect sends every TCP connection made here to an address to a port of loopback.

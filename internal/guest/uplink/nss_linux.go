@@ -125,7 +125,8 @@ func nssCertificates(der []byte) ([]byte, error) {
 	word := func(v uint32) []byte { return binary.BigEndian.AppendUint32(nil, v) }
 	const certificate, x509, trust, delegator = 1, 0, 0xce534353, 0xce534352
 	yes, no, hash := []byte{1}, []byte{0}, sha1.Sum(der)
-	// Class, token, private, label, value, kind of certificate, issuer, serial number, subject, trust for servers, hash.
+	// Class, token, private, label, value, kind of certificate, issuer, serial number, subject, trust for
+	// servers, hash.
 	return sqliteFile(sqliteTable{name: "nssPublic", columns: "id INTEGER PRIMARY KEY, " + nssColumns, rows: [][]any{
 		{nil, word(certificate), yes, no, []byte("Outboard gateway"), der, word(x509), issuer, serial, subject},
 		{nil, word(trust), yes, no, nil, nil, nil, issuer, serial, nil, word(delegator), hash[:]},
@@ -143,7 +144,8 @@ func certificateNames(der []byte) (serial, issuer, subject []byte, err error) {
 	var fields [6][]byte // serial number, algorithm, issuer, validity, subject, key
 	for i := 0; i < len(fields) && err == nil; {
 		var whole, rest []byte
-		if whole, _, rest, err = derElement(body); err == nil && (i > 0 || whole[0] == 0x02) { // before it may be the version
+		// before it may be the version
+		if whole, _, rest, err = derElement(body); err == nil && (i > 0 || whole[0] == 0x02) {
 			fields[i] = whole
 			i++
 		}

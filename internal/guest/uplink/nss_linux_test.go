@@ -24,7 +24,8 @@ func newCertificate(t *testing.T, name string) (*x509.Certificate, []byte) {
 		t.Fatal(err)
 	}
 	serial := new(big.Int).Lsh(big.NewInt(1), 159) // as long as they may be
-	c := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true}
+	c := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, IsCA: true,
+		BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +56,8 @@ func TestNSSDatabase(t *testing.T) {
 			if err := row.Scan(&issuer, &subject, &value, &trusted); err != nil {
 				t.Fatal(err)
 			}
-			if !bytes.Equal(value, cert.Raw) || !bytes.Equal(issuer, cert.RawIssuer) || !bytes.Equal(subject, cert.RawSubject) || string(trusted) != "\xceSCR" {
+			if !bytes.Equal(value, cert.Raw) || !bytes.Equal(issuer, cert.RawIssuer) ||
+				!bytes.Equal(subject, cert.RawSubject) || string(trusted) != "\xceSCR" {
 				t.Errorf("%s of %s: %x %x %x %x", at, name, issuer, subject, value, trusted)
 			}
 			keys := openSQLite(t, filepath.Join(at, "key4.db"))
@@ -109,7 +111,8 @@ func TestNSSOverWhatIsThere(t *testing.T) {
 	}
 	for _, name := range []string{"cert9.db", "key4.db"} {
 		openSQLite(t, filepath.Join(at, name))
-		if fi, err := os.Lstat(filepath.Join(at, name)); err != nil || !fi.Mode().IsRegular() || fi.Mode().Perm() != 0o600 {
+		if fi, err := os.Lstat(filepath.Join(at, name)); err != nil || !fi.Mode().IsRegular() || fi.Mode().
+			Perm() != 0o600 {
 			t.Errorf("%s: %v %v", name, fi, err)
 		}
 	}

@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// Where the sandbox's kernel is not the host's, its sockets cannot be handed over. Then connections are carried: the host keeps some
-// connections to the guest in reserve, each opened as for a hand-over (certificate, answer), and the guest spends one for each
-// connection made inside: it writes where that was meant to go, AddrSize bytes, and then both are one stream.
+// Where the sandbox's kernel is not the host's, its sockets cannot be handed over. Then connections are carried:
+// the host keeps some connections to the guest in reserve, each opened as for a hand-over (certificate, answer),
+// and the guest spends one for each connection made inside: it writes where that was meant to go, AddrSize
+// bytes, and then both are one stream.
 
 const (
 	// AddrSize is the length of the address before a carried connection: IPv4 and port, big endian.
@@ -23,7 +24,8 @@ const (
 	maxReserve = 64
 )
 
-// Relay answers names, and carries connections to whoever keeps a reserve of connections at hand, until ctx ends. It closes both.
+// Relay answers names, and carries connections to whoever keeps a reserve of connections at hand, until ctx
+// ends. It closes both.
 func (s *Sockets) Relay(ctx context.Context, hand *net.UnixListener) {
 	u := &server{Sockets: s}
 	r := &relay{reserve: make(chan net.Conn, maxReserve)}

@@ -104,8 +104,8 @@ func (u *server) trust(conn io.Reader) error {
 	return AddTrust(ca)
 }
 
-// pass sends the listening sockets. Their descriptors are used as they are: os.File.Fd would make the sockets block, for everybody who has
-// them, and who accepts then can be stopped by nothing.
+// pass sends the listening sockets. Their descriptors are used as they are: os.File.Fd would make the sockets
+// block, for everybody who has them, and who accepts then can be stopped by nothing.
 func (u *server) pass(conn *net.UnixConn) error { return pass(conn, u.TCP, nil) }
 
 // pass sends descriptors that are held, those of list first.
@@ -189,7 +189,8 @@ func (u *server) refuse(ctx context.Context) {
 // apologise answers what may be a request for HTTP.
 func apologise(conn net.Conn) {
 	defer conn.Close()
-	const body = "outboard: the egress gateway of this sandbox is not running, so nothing can be reached. Try again later.\n"
+	const body = "outboard: the egress gateway of this sandbox is not running, so nothing can be reached. Try again " +
+		"later.\n"
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
 	var b [1 << 10]byte
 	n, _ := conn.Read(b[:])
@@ -197,5 +198,6 @@ func apologise(conn net.Conn) {
 	if n == 0 || b[0] == tlsHandshake {
 		return
 	}
-	fmt.Fprintf(conn, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(body), body)
+	fmt.Fprintf(conn, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: "+
+		"%d\r\nConnection: close\r\n\r\n%s", len(body), body)
 }

@@ -23,8 +23,8 @@ func (s *Sockets) Close() {
 	}
 }
 
-// Prepare gives the calling thread's network namespace, whose loopback interface is up, the address of all names, and reports whether
-// every connection to it is redirected. It needs CAP_NET_ADMIN there.
+// Prepare gives the calling thread's network namespace, whose loopback interface is up, the address of all
+// names, and reports whether every connection to it is redirected. It needs CAP_NET_ADMIN there.
 func Prepare() (redirected bool, err error) {
 	ip := netip.MustParseAddr(Synthetic).As4()
 	if err := addAddress(loopbackIndex, ip); err != nil {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Take is the host's side of a hand-over: it sends the certificate to trust and returns the sandbox's listening sockets. For as long as
-// conn is open, the guest leaves them to the host.
+// Take is the host's side of a hand-over: it sends the certificate to trust and returns the sandbox's listening
+// sockets. For as long as conn is open, the guest leaves them to the host.
 func Take(conn *net.UnixConn, ca []byte) (_ []*net.TCPListener, err error) {
 	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(ca))), ca...)); err != nil {
 		return nil, fmt.Errorf("asking for the sockets: %w", err)
@@ -43,7 +43,8 @@ func Take(conn *net.UnixConn, ca []byte) (_ []*net.TCPListener, err error) {
 	return out, nil
 }
 
-// received takes over the descriptors that came with a message. Of those that are no listening TCP sockets none stays open.
+// received takes over the descriptors that came with a message. Of those that are no listening TCP sockets none
+// stays open.
 func received(oob []byte) (out []*net.TCPListener, err error) {
 	msgs, err := syscall.ParseSocketControlMessage(oob)
 	for i := range msgs {
@@ -71,12 +72,14 @@ func listener(fd int) (*net.TCPListener, error) {
 	if err != nil || domain != syscall.AF_INET {
 		return nil, errNoListener
 	}
-	const multipath = 262 // IPPROTO_MPTCP: what net listens with where the kernel can; what it accepts from others is TCP
+	// IPPROTO_MPTCP: what net listens with where the kernel can; what it accepts from others is TCP
+	const multipath = 262
 	protocol, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_PROTOCOL)
 	if err != nil || protocol != syscall.IPPROTO_TCP && protocol != multipath {
 		return nil, errNoListener
 	}
-	if listening, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ACCEPTCONN); err != nil || listening != 1 {
+	if listening, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ACCEPTCONN); err != nil ||
+		listening != 1 {
 		return nil, errNoListener
 	}
 	l, err := net.FileListener(f)

@@ -76,8 +76,8 @@ func open(t *testing.T) int {
 	return len(list)
 }
 
-// Broken if the host takes from a hostile guest what is no listening TCP socket, or keeps a descriptor of an answer that it refuses: the
-// gateway asks again every second, and would run out of them.
+// Broken if the host takes from a hostile guest what is no listening TCP socket, or keeps a descriptor of an
+// answer that it refuses: the gateway asks again every second, and would run out of them.
 func TestTakeFromAHostileGuest(t *testing.T) {
 	tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}) // as the guest does
 	good := fileOf(t, tcp, err)
@@ -116,7 +116,8 @@ func TestTakeFromAHostileGuest(t *testing.T) {
 	if n, err := take(0, many...); err == nil && n > MaxSockets {
 		t.Errorf("%d sockets of %d were taken", n, len(many))
 	}
-	for name, f := range map[string]*os.File{"a connection": connected, "a UDP socket": datagrams, "a unix socket": local, "a pipe": pipe, "a file": file} {
+	for name, f := range map[string]*os.File{"a connection": connected, "a UDP socket": datagrams,
+		"a unix socket": local, "a pipe": pipe, "a file": file} {
 		if _, err := take(0, good, f); !errors.Is(err, errNoListener) {
 			t.Errorf("%s beside a socket: %v", name, err)
 		}
@@ -129,8 +130,8 @@ func TestTakeFromAHostileGuest(t *testing.T) {
 	}
 }
 
-// Broken if a hand-over makes the sockets block: a host that accepts then, another one than it was for, waits in the kernel, and can be
-// stopped by nothing.
+// Broken if a hand-over makes the sockets block: a host that accepts then, another one than it was for, waits in
+// the kernel, and can be stopped by nothing.
 func TestHandedSocketsDoNotBlock(t *testing.T) {
 	var u server
 	u.Sockets = new(Sockets)
@@ -148,7 +149,10 @@ func TestHandedSocketsDoNotBlock(t *testing.T) {
 			t.Fatal(err)
 		}
 		var flags uintptr
-		if err := raw.Control(func(fd uintptr) { flags, _, _ = syscall.Syscall(syscall.SYS_FCNTL, fd, syscall.F_GETFL, 0) }); err != nil {
+		if err := raw.Control(func(fd uintptr) {
+			flags, _, _ = syscall.Syscall(syscall.SYS_FCNTL, fd, syscall.F_GETFL,
+				0)
+		}); err != nil {
 			t.Fatal(err)
 		}
 		return flags&syscall.O_NONBLOCK == 0
@@ -172,7 +176,8 @@ func TestHandedSocketsDoNotBlock(t *testing.T) {
 		t.Fatalf("%d sockets: %v", len(fds), err)
 	}
 	for i, fd := range fds {
-		if at, err := syscall.Getsockname(fd); err != nil || at.(*syscall.SockaddrInet4).Port != u.TCP[i].Addr().(*net.TCPAddr).Port {
+		if at, err := syscall.Getsockname(fd); err != nil || at.(*syscall.SockaddrInet4).
+			Port != u.TCP[i].Addr().(*net.TCPAddr).Port {
 			t.Errorf("socket %d is at %v: %v", i, at, err)
 		}
 		syscall.Close(fd)

@@ -25,12 +25,14 @@ var SystemBundles = []string{
 }
 
 // JavaSystemStores are where distributions keep the certificates that Java trusts.
-var JavaSystemStores = []string{"/etc/ssl/certs/java/cacerts", "/etc/pki/ca-trust/extracted/java/cacerts", "/etc/pki/java/cacerts"}
+var JavaSystemStores = []string{"/etc/ssl/certs/java/cacerts", "/etc/pki/ca-trust/extracted/java/cacerts",
+	"/etc/pki/java/cacerts"}
 
 // javaHomes are where Java is installed, besides the places that somebody chose.
 var javaHomes = []string{"/usr/lib/jvm/*", "/usr/java/*", "/usr/local/openjdk-*", "/opt/java/*", "/opt/*"}
 
-// JavaStores returns the files with certificates that the Java programs of this root trust, without links and each once.
+// JavaStores returns the files with certificates that the Java programs of this root trust, without links and
+// each once.
 func JavaStores() []string {
 	found := slices.Clone(JavaSystemStores)
 	for _, home := range javaHomes {
@@ -52,13 +54,14 @@ func JavaStores() []string {
 const (
 	// maxBundle bounds a system's bundle; they are around 250 KB.
 	maxBundle = 4 << 20
-	// copySize is how much of one is in memory at a time. All that the guest has ever held of its own stays with it while the sandbox lives.
+	// copySize is how much of one is in memory at a time. All that the guest has ever held of its own stays with
+	// it while the sandbox lives.
 	copySize = 32 << 10
 )
 
-// WriteTrust fills dir, which is TrustDir, with a bundle of the system's certificates and ca, and with what trusts ca alone: a truststore,
-// databases of NSS for the tool (uid and gid) and root, and ca itself. It returns the system's bundle, "" when there is none. Without ca the
-// others are empty until AddTrust.
+// WriteTrust fills dir, which is TrustDir, with a bundle of the system's certificates and ca, and with what
+// trusts ca alone: a truststore, databases of NSS for the tool (uid and gid) and root, and ca itself. It returns
+// the system's bundle, "" when there is none. Without ca the others are empty until AddTrust.
 func WriteTrust(dir string, ca []byte, uid, gid int) (system string, err error) {
 	if err := makeNSS(dir, uid, gid); err != nil {
 		return "", err
@@ -95,7 +98,8 @@ func writeAlone(dir string, ca []byte) (err error) {
 	return nil
 }
 
-// copySystem copies the first of SystemBundles that can be read to f, with a line break at its end, and returns its name.
+// copySystem copies the first of SystemBundles that can be read to f, with a line break at its end, and returns
+// its name.
 func copySystem(f *os.File) (string, error) {
 	for _, path := range SystemBundles {
 		fi, err := os.Stat(path)
@@ -180,8 +184,8 @@ func contains(r io.Reader, text []byte) (bool, error) {
 
 var errNoPEM = errors.New("the certificate to trust is not in PEM form")
 
-// truststore encodes a certificate as a Java keystore of the oldest kind, which every version reads. Its password protects nothing:
-// it is the one Java's own truststore has.
+// truststore encodes a certificate as a Java keystore of the oldest kind, which every version reads. Its
+// password protects nothing: it is the one Java's own truststore has.
 func truststore(ca []byte) ([]byte, error) {
 	block, _ := pem.Decode(ca)
 	if block == nil {

@@ -7,7 +7,8 @@ import (
 	"testing/iotest"
 )
 
-// If this fails, a certificate is appended to the last line of the system's, which breaks both, or a part of a bundle is missing.
+// If this fails, a certificate is appended to the last line of the system's, which breaks both, or a part of a
+// bundle is missing.
 func TestCopyLines(t *testing.T) {
 	long := strings.Repeat("line\n", copySize) // some times what is in memory at a time
 	for in, want := range map[string]string{"": "", "a\n": "a\n", "a": "a\n", long: long, long + "b": long + "b\n"} {
@@ -27,7 +28,8 @@ func TestContains(t *testing.T) {
 	around := strings.Repeat("<cert", copySize/5+len(text))
 	for shift := range 2 * len(text) { // over the end of what is in memory at a time
 		before := around[:copySize-len(text)+shift-len(text)/2]
-		for in, want := range map[string]bool{before + text + around: true, before + text: true, before + text[:len(text)-1] + around: false, before: false} {
+		for in, want := range map[string]bool{before + text + around: true, before + text: true, before +
+			text[:len(text)-1] + around: false, before: false} {
 			if got, err := contains(strings.NewReader(in), []byte(text)); err != nil || got != want {
 				t.Errorf("shift %d, %d bytes: %v, want %v, error %v", shift, len(in), got, want, err)
 			}

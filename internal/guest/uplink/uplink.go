@@ -38,7 +38,8 @@ const (
 	// DNSAddr is the name server.
 	DNSAddr = "127.0.0.1:53"
 
-	// TrustDir holds the certificates, on a file system of its own that only the guest can write, but for the directories of NSS.
+	// TrustDir holds the certificates, on a file system of its own that only the guest can write, but for the
+	// directories of NSS.
 	TrustDir = "/run/trust"
 	// Bundle is the file of all certificates that are trusted inside.
 	Bundle = TrustDir + "/ca-bundle.pem"
@@ -53,8 +54,8 @@ const (
 	MaxSockets = 4
 )
 
-// Owns reports whether a port inside is one of these listeners. Who reached one from outside would speak as the sandbox, with its rules
-// and its credentials.
+// Owns reports whether a port inside is one of these listeners. Who reached one from outside would speak as the
+// sandbox, with its rules and its credentials.
 func Owns(port uint16) bool {
 	for _, addr := range []string{ProxyAddr, DNSAddr} {
 		if port == netip.MustParseAddrPort(addr).Port() {
@@ -64,12 +65,14 @@ func Owns(port uint16) bool {
 	return false
 }
 
-// noProxy names what is the sandbox's own, under which servers inside are reached: as people and programs write it, and as an address with the
-// length of a network for those that understand it (curl from 7.86 on, Go, Ruby). Its host name is one of them.
+// noProxy names what is the sandbox's own, under which servers inside are reached: as people and programs write
+// it, and as an address with the length of a network for those that understand it (curl from 7.86 on, Go, Ruby).
+// Its host name is one of them.
 const noProxy = "localhost,.localhost,127.0.0.1,127.0.1.1,127.0.0.2,127.0.0.0/8,::1,[::1],0.0.0.0,ip6-localhost,ip6-loopback,outboard"
 
-// Env is what tells programs inside about the proxy and the certificates, as KEY=value. java says that Java finds the gateway's certificate by
-// itself. Else it is told by a variable, of which each of its programs speaks on its standard error.
+// Env is what tells programs inside about the proxy and the certificates, as KEY=value. java says that Java
+// finds the gateway's certificate by itself. Else it is told by a variable, of which each of its programs speaks
+// on its standard error.
 func Env(java bool) []string {
 	env := []string{
 		"NODE_USE_ENV_PROXY=1",
@@ -84,7 +87,8 @@ func Env(java bool) []string {
 	for _, name := range []string{"no_proxy", "NO_PROXY"} {
 		env = append(env, name+"="+noProxy)
 	}
-	for _, name := range []string{"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "npm_config_cafile",
+	for _, name := range []string{"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT",
+		"NODE_EXTRA_CA_CERTS", "npm_config_cafile",
 		"GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "DENO_CERT", "AWS_CA_BUNDLE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"} {
 		env = append(env, name+"="+Bundle)
 	}

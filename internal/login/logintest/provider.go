@@ -53,11 +53,12 @@ type Bend struct {
 	Reuse     bool                       // codes are good more than once
 	NoPKCE    bool                       // the verifier is not looked at
 	Down      bool                       // it answers 500 for tokens
-	NoID      bool                       // it sends no ID token when it renews a sign-in, which it may (OpenID Connect Core 12.2)
-	UserInfo  func(Claims) int           // changes what it says by an access token, and with which status
-	Told      func(p *Provider) SignedBy // signs that, which need not be; nil = it is plain JSON
-	ToldAs    func(jwt string) string    // changes what is sent for a signed answer
-	Revoke    http.HandlerFunc           // answers who gives a token back
+	// it sends no ID token when it renews a sign-in, which it may (OpenID Connect Core 12.2)
+	NoID     bool
+	UserInfo func(Claims) int           // changes what it says by an access token, and with which status
+	Told     func(p *Provider) SignedBy // signs that, which need not be; nil = it is plain JSON
+	ToldAs   func(jwt string) string    // changes what is sent for a signed answer
+	Revoke   http.HandlerFunc           // answers who gives a token back
 }
 
 // SignedBy makes a token of a header's algorithm: the signature of "header.payload".
@@ -80,7 +81,8 @@ func New(t testing.TB) *Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Provider{Secret: "s3cret of the client", key: key, codes: map[string]grant{}, renew: map[string]grant{}, typed: map[string]string{}, access: map[string]Claims{}}
+	p := &Provider{Secret: "s3cret of the client", key: key, codes: map[string]grant{}, renew: map[string]grant{},
+		typed: map[string]string{}, access: map[string]Claims{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", p.discovery)
 	mux.HandleFunc("GET /keys", p.keys)
@@ -170,11 +172,14 @@ func Unsigned() SignedBy {
 func (p *Provider) discovery(w http.ResponseWriter, _ *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	doc := map[string]any{"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token",
-		"device_authorization_endpoint": p.URL + "/device", "userinfo_endpoint": p.URL + "/userinfo", "revocation_endpoint": p.URL + "/revoke",
+	doc := map[string]any{"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL +
+		"/token",
+		"device_authorization_endpoint": p.URL + "/device", "userinfo_endpoint": p.URL +
+			"/userinfo", "revocation_endpoint": p.URL + "/revoke",
 		"jwks_uri": p.URL + "/keys", "response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"},
 		"id_token_signing_alg_values_supported": []string{"RS256"}, "code_challenge_methods_supported": []string{"S256"},
-		"authorization_response_iss_parameter_supported": true, "scopes_supported": []string{"openid", "email", "profile", "offline_access"}}
+		"authorization_response_iss_parameter_supported": true, "scopes_supported": []string{"openid", "email",
+			"profile", "offline_access"}}
 	if p.bend.Discovery != nil {
 		p.bend.Discovery(doc)
 	}
@@ -197,13 +202,15 @@ func (p *Provider) keys(w http.ResponseWriter, r *http.Request) {
 // authorize lets whoever sits there in at once, as a provider does with whom it has signed in before.
 func (p *Provider) authorize(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	if q.Get("client_id") != "outboard" || q.Get("response_type") != "code" || q.Get("code_challenge_method") != "S256" {
+	if q.Get("client_id") != "outboard" || q.Get("response_type") != "code" ||
+		q.Get("code_challenge_method") != "S256" {
 		write(w, 400, map[string]any{"error": "invalid_request"})
 		return
 	}
 	p.mu.Lock()
 	code := rand.Text()
-	p.codes[code] = grant{q.Get("redirect_uri"), q.Get("nonce"), q.Get("code_challenge"), maps.Clone(p.person), slices.Contains(strings.Fields(q.Get("scope")), "offline_access"), false}
+	p.codes[code] = grant{q.Get("redirect_uri"), q.Get("nonce"), q.Get("code_challenge"), maps.Clone(p.person),
+		slices.Contains(strings.Fields(q.Get("scope")), "offline_access"), false}
 	p.mu.Unlock()
 	back := url.Values{"code": {code}, "state": {q.Get("state")}, "iss": {p.URL}}
 	http.Redirect(w, r, q.Get("redirect_uri")+"?"+back.Encode(), http.StatusFound)
@@ -220,7 +227,8 @@ func (p *Provider) device(w http.ResponseWriter, r *http.Request) {
 	}
 	code := rand.Text()
 	p.typed[code] = "authorization_pending"
-	write(w, 200, map[string]any{"device_code": code, "user_code": "CODE-" + code, "verification_uri": p.URL + "/activate", "expires_in": 600, "interval": 1})
+	write(w, 200, map[string]any{"device_code": code, "user_code": "CODE-" + code, "verification_uri": p.URL +
+		"/activate", "expires_in": 600, "interval": 1})
 }
 
 // Types is somebody who types the code that was shown to them. result is "ok", or the error that the terminal gets.
@@ -309,7 +317,8 @@ func (p *Provider) sign(w http.ResponseWriter, g grant) {
 	}
 	access := rand.Text()
 	p.access[access] = maps.Clone(g.person)
-	out := map[string]any{"access_token": access, "token_type": "Bearer", "expires_in": 300, "id_token": token(by, claims)}
+	out := map[string]any{"access_token": access, "token_type": "Bearer", "expires_in": 300,
+		"id_token": token(by, claims)}
 	if g.silent {
 		delete(out, "id_token")
 	}

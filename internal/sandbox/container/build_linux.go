@@ -58,8 +58,9 @@ func (p *Provider) Commit(ctx context.Context, id outboard.SandboxID, dir string
 	return native.MakeLayer(ctx, id, tech.Written(at), dir, s.ToolUID)
 }
 
-// forget takes back what a guest does to the root of its own sandbox, where native ones have mounts: the layer is for others. Nothing runs
-// any more that could change what is looked at; what was written may be anything, so nothing outside dir is reached.
+// forget takes back what a guest does to the root of its own sandbox, where native ones have mounts: the layer
+// is for others. Nothing runs any more that could change what is looked at; what was written may be anything, so
+// nothing outside dir is reached.
 func forget(dir string, tool int) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

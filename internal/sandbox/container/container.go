@@ -38,15 +38,15 @@ import (
 type Technology interface {
 	// Name is the provider's.
 	Name() string
-	// Capabilities says what its sandboxes can do. OwnKernel, beside it, says that each has a kernel of its own: sockets cannot leave it,
-	// and times of files do not tell of every write.
+	// Capabilities says what its sandboxes can do. OwnKernel, beside it, says that each has a kernel of its own:
+	// sockets cannot leave it, and times of files do not tell of every write.
 	Capabilities() sandbox.Capabilities
 	OwnKernel() bool
-	// Start makes and starts the container of a plan and returns the host's process that lives as long as it does. What it made when it
-	// fails is removed by Remove.
+	// Start makes and starts the container of a plan and returns the host's process that lives as long as it
+	// does. What it made when it fails is removed by Remove.
 	Start(ctx context.Context, plan *Plan) (pid int, err error)
-	// SetFrozen returns when the container is in the state, also when it already was. alive fails when its process has ended, which ends
-	// the waiting.
+	// SetFrozen returns when the container is in the state, also when it already was. alive fails when its
+	// process has ended, which ends the waiting.
 	SetFrozen(ctx context.Context, id outboard.SandboxID, frozen bool, alive func() error) error
 	// Remove ends a container and removes what there is of it outside its directory. It is idempotent.
 	Remove(ctx context.Context, id outboard.SandboxID) error
@@ -63,7 +63,8 @@ type Speaking interface {
 	LastWords(ctx context.Context, id outboard.SandboxID) string
 }
 
-// Layering is a Technology that has all that a container wrote in one directory of this host, which stays there after Remove.
+// Layering is a Technology that has all that a container wrote in one directory of this host, which stays there
+// after Remove.
 type Layering interface {
 	// Written returns that directory of the sandbox in dir.
 	Written(dir string) string
@@ -93,8 +94,9 @@ type Mount struct {
 
 // Plan is a container to make.
 type Plan struct {
-	ID       outboard.SandboxID
-	Dir      string   // the sandbox's directory; the technology may keep files in it under names that begin with its own
+	ID outboard.SandboxID
+	// the sandbox's directory; the technology may keep files in it under names that begin with its own
+	Dir      string
 	Lower    []string // the root's read-only layers, top first; what is written over them goes with the container
 	Changing []string // of Lower what its owner may change; the rest never does under its name
 	Tool     uint32   // whom native.ToolUID's files in Lower belong to; 0: there are none

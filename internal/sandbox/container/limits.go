@@ -3,15 +3,16 @@ package container
 import "time"
 
 const (
-	// createTimeout bounds one Create beyond its context: a guest that has not answered by then never will. A user-space kernel on a
-	// busy machine takes seconds.
+	// createTimeout bounds one Create beyond its context: a guest that has not answered by then never will. A
+	// user-space kernel on a busy machine takes seconds.
 	createTimeout = 60 * time.Second
 	// helloTimeout bounds the answer of a living guest in Open.
 	helloTimeout = 10 * time.Second
 	// destroyTimeout bounds how long Destroy waits for killed processes and for the technology.
 	destroyTimeout = 60 * time.Second
-	// minWatches and maxWatches bound the directories that a guest watches: a limit on files that is too low for the one is too low for the
-	// rest of a sandbox, and trees of packages seldom have more than the other, which costs the host some 64,000 open files.
+	// minWatches and maxWatches bound the directories that a guest watches: a limit on files that is too low for
+	// the one is too low for the rest of a sandbox, and trees of packages seldom have more than the other, which
+	// costs the host some 64,000 open files.
 	minWatches = 64
 	maxWatches = 32768
 	// maxLastWords is how much of a failed guest's log is shown.

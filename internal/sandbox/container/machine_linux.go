@@ -19,7 +19,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
-// machine is a connected sandbox. The guest's client does all that needs no technology; its errors are explained by Lost.
+// machine is a connected sandbox. The guest's client does all that needs no technology; its errors are explained
+// by Lost.
 type machine struct {
 	*guest.Client
 	p     *Provider
@@ -49,8 +50,8 @@ func (m *machine) alive() error {
 	return nil
 }
 
-// ended is the error of a container that has ended. Its control group outlives it, and knows whether the limit on memory did that: a kernel of
-// its own is a process like any other to the host's.
+// ended is the error of a container that has ended. Its control group outlives it, and knows whether the limit
+// on memory did that: a kernel of its own is a process like any other to the host's.
 func (m *machine) ended() error {
 	if count := native.MemoryIn(m.state.Memory); count != nil && m.p.tech.OwnKernel() {
 		if n, known := count(); known && n.Hit(guest.MemoryCount{}) {
@@ -68,7 +69,8 @@ func (m *machine) ready(ctx context.Context) error {
 			return true, nil
 		}
 		if ok, _ := m.state.Alive(); !ok {
-			return false, outboard.Errorf(outboard.Unavailable, "the sandbox could not be built: its first process has ended")
+			return false, outboard.Errorf(outboard.Unavailable,
+				"the sandbox could not be built: its first process has ended")
 		}
 		return false, nil
 	})
@@ -76,7 +78,8 @@ func (m *machine) ready(ctx context.Context) error {
 
 // connect dials the guest and makes sure that it is the one the state file names.
 func (m *machine) connect(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, helloTimeout, outboard.Errorf(outboard.Unavailable, "sandbox %s did not answer within %s", m.ID(), helloTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, helloTimeout, outboard.Errorf(outboard.Unavailable,
+		"sandbox %s did not answer within %s", m.ID(), helloTimeout))
 	defer cancel()
 	conn, err := m.dial(ctx, boot.GuestSocket)
 	if err != nil {
@@ -95,8 +98,9 @@ func (m *machine) connect(ctx context.Context) error {
 	return nil
 }
 
-// dial connects to a socket that the guest made. The directory is the guest's as well: a guest that somebody has taken over could put a
-// link to a socket of the host there, so what is connected to is a descriptor that has been looked at.
+// dial connects to a socket that the guest made. The directory is the guest's as well: a guest that somebody has
+// taken over could put a link to a socket of the host there, so what is connected to is a descriptor that has
+// been looked at.
 func (m *machine) dial(ctx context.Context, name string) (*net.UnixConn, error) {
 	dir, err := unix.Open(filepath.Join(m.dir, hostDir), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -120,8 +124,8 @@ func (m *machine) dial(ctx context.Context, name string) (*net.UnixConn, error) 
 	return conn.(*net.UnixConn), nil
 }
 
-// explain gives an error of the connection its kind: NotFound when the machine is gone, else Unavailable. What the guest refused
-// stays a *guest.Error.
+// explain gives an error of the connection its kind: NotFound when the machine is gone, else Unavailable. What
+// the guest refused stays a *guest.Error.
 func (m *machine) explain(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err

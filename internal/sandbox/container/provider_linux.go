@@ -44,7 +44,8 @@ var (
 // New returns a provider. The technology has looked at the host.
 func New(cfg Config, tech Technology) (*Provider, error) {
 	if cfg.Dir == "" || cfg.Guest == "" {
-		return nil, outboard.Errorf(outboard.Invalid, "%s sandboxes need a directory and the outboard-guest program", tech.Name())
+		return nil, outboard.Errorf(outboard.Invalid, "%s sandboxes need a directory and the outboard-guest program",
+			tech.Name())
 	}
 	if os.Geteuid() != 0 {
 		return nil, outboard.Errorf(outboard.Unavailable, "%s sandboxes need the server to run as root", tech.Name()).
@@ -138,7 +139,8 @@ func (p *Provider) check(spec sandbox.Spec) error {
 	case spec.Generation == "":
 		return outboard.Errorf(outboard.Invalid, "a sandbox needs a generation")
 	case spec.Isolation != "" && spec.Isolation != caps.Isolation:
-		return outboard.Errorf(outboard.Unavailable, "isolation %q is not what %s gives (%q)", spec.Isolation, p.Name(), caps.Isolation)
+		return outboard.Errorf(outboard.Unavailable, "isolation %q is not what %s gives (%q)", spec.Isolation, p.Name(),
+			caps.Isolation)
 	case spec.From != "":
 		return outboard.Errorf(outboard.Invalid, "%s sandboxes cannot begin with layers of this host", p.Name())
 	}
@@ -188,7 +190,8 @@ func (p *Provider) create(ctx context.Context, dir string, spec sandbox.Spec, ro
 	ctx, cancel := context.WithTimeoutCause(ctx, createTimeout,
 		outboard.Errorf(outboard.Unavailable, "the guest was not ready within %s", createTimeout))
 	defer cancel()
-	s := &state{ID: spec.ID, Generation: spec.Generation, Lower: root.Lower, Build: spec.Build, CreatedAt: time.Now().UTC()}
+	s := &state{ID: spec.ID, Generation: spec.Generation, Lower: root.Lower, Build: spec.Build, CreatedAt: time.Now().
+		UTC()}
 	if err := s.save(dir); err != nil {
 		return nil, err
 	}
@@ -209,7 +212,8 @@ func (p *Provider) create(ctx context.Context, dir string, spec sandbox.Spec, ro
 		return nil, p.withLastWords(ctx, spec.ID, dir, err)
 	}
 	if s.Process, err = native.NameProcess(pid); err != nil {
-		return nil, p.withLastWords(ctx, spec.ID, dir, outboard.Errorf(outboard.Unavailable, "the container ended at once: %w", err))
+		return nil, p.withLastWords(ctx, spec.ID, dir, outboard.Errorf(outboard.Unavailable,
+			"the container ended at once: %w", err))
 	}
 	s.Memory = native.MemoryGroup(s.Process)
 	if err := s.save(dir); err != nil {
@@ -217,7 +221,8 @@ func (p *Provider) create(ctx context.Context, dir string, spec sandbox.Spec, ro
 	}
 	if !p.tech.OwnKernel() { // nothing has run yet that opens sockets
 		if err := native.LimitSockets(pid, plan.Limits.MemoryBytes); err != nil {
-			return nil, p.withLastWords(ctx, spec.ID, dir, outboard.Errorf(outboard.Unavailable, "%w", err)) // it may have ended
+			// it may have ended
+			return nil, p.withLastWords(ctx, spec.ID, dir, outboard.Errorf(outboard.Unavailable, "%w", err))
 		}
 	}
 	m := &machine{p: p, dir: dir, state: s}
@@ -239,7 +244,8 @@ func (p *Provider) plan(dir string, spec sandbox.Spec, root *native.Root, tool i
 		return nil, fmt.Errorf("encoding the guest's configuration: %w", err)
 	}
 	if len(config) > boot.MaxConfig || len(root.Binds) > maxTrees {
-		return nil, outboard.Errorf(outboard.Invalid, "the guest's configuration is too long: %d bytes, %d parts of the host", len(config), len(root.Binds))
+		return nil, outboard.Errorf(outboard.Invalid, "the guest's configuration is too long: %d bytes, %d parts of "+
+			"the host", len(config), len(root.Binds))
 	}
 	if err := os.WriteFile(filepath.Join(host, boot.ConfigFile), config, 0o600); err != nil {
 		return nil, fmt.Errorf("laying out the sandbox: %w", err)
@@ -248,8 +254,10 @@ func (p *Provider) plan(dir string, spec sandbox.Spec, root *native.Root, tool i
 	if err != nil {
 		return nil, fmt.Errorf("laying out the sandbox: %w", err)
 	}
-	plan := &Plan{ID: spec.ID, Dir: dir, Lower: root.Lower, Changing: root.Changing, Args: []string{boot.Program, "contained"}, Caps: guestCaps(spec.Network != nil, p.tech.OwnKernel()),
-		Inherit: spec.Build, Hostname: native.Hostname, Limits: limits, Pids: int(limits.Pids) + native.GuestPids, Log: log,
+	plan := &Plan{ID: spec.ID, Dir: dir, Lower: root.Lower, Changing: root.Changing,
+		Args: []string{boot.Program, "contained"}, Caps: guestCaps(spec.Network != nil, p.tech.OwnKernel()),
+		Inherit: spec.Build, Hostname: native.Hostname, Limits: limits, Pids: int(limits.Pids) +
+			native.GuestPids, Log: log,
 		// Tools have no capability, so let them bind any port of their own loopback.
 		Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"},
 		Masked:  native.MaskedPaths(), ReadOnly: native.ReadOnlyPaths()}
@@ -264,7 +272,8 @@ func (p *Provider) plan(dir string, spec sandbox.Spec, root *native.Root, tool i
 	return plan, nil
 }
 
-// showSize makes the /sys of a sandbox in a directory of the host and adds it to the mounts: it says how large the sandbox is, and nothing else.
+// showSize makes the /sys of a sandbox in a directory of the host and adds it to the mounts: it says how large
+// the sandbox is, and nothing else.
 func (plan *Plan) showSize(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return fmt.Errorf("laying out the sandbox: %w", err)
@@ -273,14 +282,17 @@ func (plan *Plan) showSize(dir string) error {
 	if err := boot.WriteSize(dir, files, func(string) error { return nil }); err != nil {
 		return err
 	}
-	plan.Mounts = append(plan.Mounts, Mount{Source: dir, Target: "/sys"}, Mount{Source: filepath.Join(dir, boot.MemInfo), Target: "/proc/meminfo"})
+	plan.Mounts = append(plan.Mounts, Mount{Source: dir, Target: "/sys"},
+		Mount{Source: filepath.Join(dir, boot.MemInfo), Target: "/proc/meminfo"})
 	return nil
 }
 
 // config is what the guest is told.
-func (p *Provider) config(spec sandbox.Spec, root *native.Root, limits outboard.SandboxLimits, tool int) *boot.ContainedConfig {
+func (p *Provider) config(spec sandbox.Spec, root *native.Root, limits outboard.SandboxLimits,
+	tool int) *boot.ContainedConfig {
 	c := &boot.ContainedConfig{OwnKernel: p.tech.OwnKernel(), Config: boot.Config{
-		Generation: spec.Generation, Hostname: native.Hostname, Env: native.Env(spec, root), ToolUID: tool, ToolGID: tool, Owned: native.ToolDirs(),
+		Generation: spec.Generation, Hostname: native.Hostname, Env: native.Env(spec,
+			root), ToolUID: tool, ToolGID: tool, Owned: native.ToolDirs(),
 		Memory: limits.MemoryBytes, MilliCPUs: native.MilliCPUs(limits),
 		Files: native.MaxFiles, Processes: uint64(limits.Pids), Keep: native.GuestCapabilities, Filter: native.Filter(),
 	}}
@@ -298,25 +310,28 @@ func (p *Provider) config(spec sandbox.Spec, root *native.Root, limits outboard.
 	return c
 }
 
-// mounts are the host's parts and the guest's. A kernel of the sandbox's own keeps temporary files in memory, which counts as the sandbox's: to it,
-// each file of the host is dear.
+// mounts are the host's parts and the guest's. A kernel of the sandbox's own keeps temporary files in memory,
+// which counts as the sandbox's: to it, each file of the host is dear.
 func (p *Provider) mounts(host string, root *native.Root, memory int64, connected bool) []Mount {
 	var mounts []Mount
 	if p.tech.OwnKernel() {
-		mounts = append(mounts, Mount{Target: "/tmp", Type: "tmpfs", Write: true, Size: native.ShmSize(memory), Mode: "1777"})
+		mounts = append(mounts, Mount{Target: "/tmp", Type: "tmpfs", Write: true, Size: native.ShmSize(memory),
+			Mode: "1777"})
 	}
 	for _, b := range root.Binds {
 		mounts = append(mounts, Mount{Source: b.Source, Target: b.Target})
 	}
-	mounts = append(mounts, Mount{Source: p.guest, Target: boot.Program}, Mount{Source: host, Target: boot.HostDir, Write: true})
+	mounts = append(mounts, Mount{Source: p.guest, Target: boot.Program},
+		Mount{Source: host, Target: boot.HostDir, Write: true})
 	if connected {
-		mounts = append(mounts, Mount{Target: uplink.TrustDir, Type: "tmpfs", Write: true, Size: 16 << 20, Mode: "0755"})
+		mounts = append(mounts, Mount{Target: uplink.TrustDir, Type: "tmpfs", Write: true, Size: 16 << 20,
+			Mode: "0755"})
 	}
 	return mounts
 }
 
-// watches is how many directories a guest watches: those take at most a quarter of the files that its kernel can open, or half while
-// a tree is renamed.
+// watches is how many directories a guest watches: those take at most a quarter of the files that its kernel can
+// open, or half while a tree is renamed.
 func watches() int {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
@@ -328,7 +343,8 @@ func watches() int {
 // guestCaps are what the guest starts with: what it keeps, and what it needs to be rid of the rest, to make its network
 // and to furnish its kernel.
 func guestCaps(connected, ownKernel bool) []string {
-	caps := []string{"CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_CHOWN", "CAP_FOWNER", "CAP_FSETID", "CAP_DAC_OVERRIDE", "CAP_SETPCAP"}
+	caps := []string{"CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_CHOWN", "CAP_FOWNER", "CAP_FSETID",
+		"CAP_DAC_OVERRIDE", "CAP_SETPCAP"}
 	if connected {
 		caps = append(caps, "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE")
 	}
@@ -430,7 +446,8 @@ func (p *Provider) remove(ctx context.Context, id outboard.SandboxID, dir string
 		s = &state{}
 	}
 	if p.tech.OwnKernel() {
-		// Its technology asks that kernel for its state, and one that has no file left to open does not answer: tools can bring that about.
+		// Its technology asks that kernel for its state, and one that has no file left to open does not answer:
+		// tools can bring that about.
 		if err := errors.Join(s.Kill(), s.Process.Wait(ctx)); err != nil {
 			return fmt.Errorf("ending the sandbox's kernel: %w", err)
 		}
@@ -461,7 +478,8 @@ func (p *Provider) end(ctx context.Context, s *state, id outboard.SandboxID) err
 	return nil
 }
 
-// reap collects the process if it has become a child of this one, as happens where the server is the first of its container.
+// reap collects the process if it has become a child of this one, as happens where the server is the first of
+// its container.
 func reap(pid int) {
 	if pid > 0 {
 		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
@@ -500,8 +518,8 @@ func Holds(dir string, id outboard.SandboxID) bool {
 	return err != nil || len(ids) > 0
 }
 
-// List returns the ids of all directories of sandboxes, whatever their state, and of containers that have lost theirs. Where the
-// technology does not answer, those are found the next time.
+// List returns the ids of all directories of sandboxes, whatever their state, and of containers that have lost
+// theirs. Where the technology does not answer, those are found the next time.
 func (p *Provider) List(ctx context.Context) ([]outboard.SandboxID, error) {
 	ids, err := Present(p.dir)
 	tech, ok := p.tech.(Elsewhere)

@@ -19,7 +19,8 @@ import (
 
 var _ sandbox.Networked = (*Provider)(nil)
 
-// Listen takes over what connects inside a living sandbox: its sockets where they can leave it, else its connections one by one.
+// Listen takes over what connects inside a living sandbox: its sockets where they can leave it, else its
+// connections one by one.
 func (p *Provider) Listen(ctx context.Context, id outboard.SandboxID, ca []byte) (net.Listener, error) {
 	m, err := p.find(id)
 	if err != nil {
@@ -52,8 +53,8 @@ func (p *Provider) Listen(ctx context.Context, id outboard.SandboxID, ca []byte)
 	return native.Handed(conn, sockets), nil
 }
 
-// relayed is the listener of a sandbox that carries its connections. Each of Reserve goroutines holds one connection to the guest until
-// that becomes one made inside, and then takes another.
+// relayed is the listener of a sandbox that carries its connections. Each of Reserve goroutines holds one
+// connection to the guest until that becomes one made inside, and then takes another.
 type relayed struct {
 	m     *machine
 	ca    []byte

@@ -18,7 +18,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox/native"
 )
 
-// runtime is what the engine runs containers with, whatever its default: under a kernel in user space sockets could not leave them.
+// runtime is what the engine runs containers with, whatever its default: under a kernel in user space sockets
+// could not leave them.
 const runtime = "runc"
 
 // Labels of what the engine keeps for us.
@@ -82,7 +83,8 @@ func (e *Engine) OwnKernel() bool { return false }
 // Capabilities says what sandboxes of the engine can do.
 func (e *Engine) Capabilities() sandbox.Capabilities {
 	c := sandbox.Capabilities{
-		Isolation: "docker (" + runtime + ")", Freeze: true, Limits: []string{"memory", "pids", "cpu"}, SeparateID: true, PTY: true,
+		Isolation: "docker (" + runtime + ")", Freeze: true, Limits: []string{"memory", "pids",
+			"cpu"}, SeparateID: true, PTY: true,
 		DeepTrees: e.about.Driver == overlay, Network: "none",
 		Gaps: []string{
 			"the kernel is shared with the host: a kernel vulnerability is an escape",
@@ -93,7 +95,8 @@ func (e *Engine) Capabilities() sandbox.Capabilities {
 		},
 	}
 	if !c.DeepTrees {
-		c.Gaps = append(c.Gaps, "the engine cannot remove a container in which directories are nested deeper than a path can name: its disk space stays taken")
+		c.Gaps = append(c.Gaps, "the engine cannot remove a container in which directories are nested deeper than a "+
+			"path can name: its disk space stays taken")
 	}
 	return c
 }
@@ -162,8 +165,10 @@ func (e *Engine) body(plan *container.Plan, image string) *createBody {
 		}
 	}
 	// The engine's own would tell the host's name servers.
-	h.Mounts = append(h.Mounts, bind{"bind", filepath.Join(plan.Dir, resolvFile), "/etc/resolv.conf", false, bindOptions{Propagation: "rprivate"}})
-	return &createBody{Image: image, Hostname: plan.Hostname, User: "0:0", WorkingDir: "/", Env: []string{"PATH=/usr/bin:/bin"}, Entrypoint: plan.Args,
+	h.Mounts = append(h.Mounts, bind{"bind", filepath.Join(plan.Dir, resolvFile), "/etc/resolv.conf", false,
+		bindOptions{Propagation: "rprivate"}})
+	return &createBody{Image: image, Hostname: plan.Hostname, User: "0:0", WorkingDir: "/",
+		Env: []string{"PATH=/usr/bin:/bin"}, Entrypoint: plan.Args,
 		Labels: map[string]string{dirLabel: e.dir}, HostConfig: h}
 }
 
@@ -187,7 +192,8 @@ func (e *Engine) Start(ctx context.Context, plan *container.Plan) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	name := string(plan.ID)
-	if err := e.call(ctx, http.MethodPost, "/containers/create", url.Values{"name": {name}}, e.body(plan, image), nil); err != nil {
+	if err := e.call(ctx, http.MethodPost, "/containers/create", url.Values{"name": {name}}, e.body(plan, image),
+		nil); err != nil {
 		return 0, said("making the container", err)
 	}
 	if err := e.call(ctx, http.MethodPost, "/containers/"+name+"/start", nil, nil, nil); err != nil {
@@ -208,7 +214,8 @@ func (e *Engine) here(pid int) error {
 	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	if err == nil && !strings.Contains(string(mounts), " "+boot.HostDir+" ") {
 		return notHere("the containers of the Docker engine at %s are not processes of this host", e.socket).
-			WithHint("run outboard where the engine runs: not beside a virtual machine that has it, and not in another container")
+			WithHint("run outboard where the engine runs: not beside a virtual machine that has it, and not in " +
+				"another container")
 	}
 	return nil // one that cannot be read has ended, which is found out next
 }
@@ -233,8 +240,8 @@ func (e *Engine) inspect(ctx context.Context, id outboard.SandboxID) (condition,
 	return c.State, err
 }
 
-// SetFrozen pauses or continues a container. The engine refuses what is so already, and a container in which a process is just being
-// started may refuse once.
+// SetFrozen pauses or continues a container. The engine refuses what is so already, and a container in which a
+// process is just being started may refuse once.
 func (e *Engine) SetFrozen(ctx context.Context, id outboard.SandboxID, frozen bool, alive func() error) error {
 	verb, want := "/unpause", "running"
 	if frozen {
@@ -271,9 +278,11 @@ func (e *Engine) Remove(ctx context.Context, id outboard.SandboxID) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return native.WaitFor(ctx, func() (bool, error) {
-		err := e.call(ctx, http.MethodDelete, "/containers/"+string(id), url.Values{"force": {"1"}, "v": {"1"}}, nil, nil)
+		err := e.call(ctx, http.MethodDelete, "/containers/"+string(id), url.Values{"force": {"1"}, "v": {"1"}}, nil,
+			nil)
 		if refused(err, http.StatusInternalServerError) && e.empty(ctx, id) == nil {
-			err = e.call(ctx, http.MethodDelete, "/containers/"+string(id), url.Values{"force": {"1"}, "v": {"1"}}, nil, nil)
+			err = e.call(ctx, http.MethodDelete, "/containers/"+string(id), url.Values{"force": {"1"}, "v": {"1"}}, nil,
+				nil)
 		}
 		switch {
 		case refused(err, http.StatusNotFound):
@@ -285,7 +294,8 @@ func (e *Engine) Remove(ctx context.Context, id outboard.SandboxID) error {
 	})
 }
 
-// empty removes what a dead container wrote: an engine cannot remove directories that are nested deeper than a path can name.
+// empty removes what a dead container wrote: an engine cannot remove directories that are nested deeper than a
+// path can name.
 func (e *Engine) empty(ctx context.Context, id outboard.SandboxID) error {
 	var c struct {
 		State       condition
@@ -304,12 +314,14 @@ func (e *Engine) empty(ctx context.Context, id outboard.SandboxID) error {
 	return native.RemoveContents(upper, "")
 }
 
-// List returns the sandboxes of this directory that the engine has a container of, whether or not they have a directory.
+// List returns the sandboxes of this directory that the engine has a container of, whether or not they have a
+// directory.
 func (e *Engine) List(ctx context.Context) ([]outboard.SandboxID, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var found []struct{ Names []string }
-	err := e.call(ctx, http.MethodGet, "/containers/json", url.Values{"all": {"1"}, "filters": {filters("label", dirLabel+"="+e.dir)}}, nil, &found)
+	err := e.call(ctx, http.MethodGet, "/containers/json",
+		url.Values{"all": {"1"}, "filters": {filters("label", dirLabel+"="+e.dir)}}, nil, &found)
 	if err != nil {
 		return nil, said("listing containers", err)
 	}

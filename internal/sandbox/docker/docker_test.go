@@ -127,7 +127,8 @@ func TestStray(t *testing.T) {
 	}
 	again := newProvider(t, sock, dir)
 	ids, err := again.List(t.Context())
-	if err != nil || !slices.Equal(ids, []outboard.SandboxID{sb.ID()}) || !again.Stray(sb.ID()) || again.Stray(foreign.ID()) {
+	if err != nil || !slices.Equal(ids, []outboard.SandboxID{sb.ID()}) || !again.Stray(sb.ID()) ||
+		again.Stray(foreign.ID()) {
 		t.Fatalf("found %v, %v", ids, err)
 	}
 	if err := again.Destroy(t.Context(), sb.ID()); err != nil {
@@ -141,7 +142,8 @@ func TestStray(t *testing.T) {
 	}
 }
 
-// If this fails, a sandbox shows the root file system as it once was, or not as its layers say, or the engine's disk fills with images.
+// If this fails, a sandbox shows the root file system as it once was, or not as its layers say, or the engine's
+// disk fills with images.
 func TestImages(t *testing.T) {
 	sock, dir := socket(t), filepath.Join(t.TempDir(), "s")
 	p := newProvider(t, sock, dir)
@@ -149,7 +151,8 @@ func TestImages(t *testing.T) {
 		d := t.TempDir()
 		for name, text := range files {
 			path := filepath.Join(d, name)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+				os.WriteFile(path, []byte(text), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -164,7 +167,8 @@ func TestImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	over := create(t, p, sandbox.Spec{Layers: []string{top, low}})
-	if got := sandboxtest.Bash(t, over, "1", "cd /opt; cat a c l; ls b 2>/dev/null || echo none; stat -c %h a"); got != "toplowtopnone\n2\n" {
+	if got := sandboxtest.Bash(t, over, "1",
+		"cd /opt; cat a c l; ls b 2>/dev/null || echo none; stat -c %h a"); got != "toplowtopnone\n2\n" {
 		t.Errorf("the layers show %q", got)
 	}
 
@@ -228,13 +232,18 @@ func TestNoEngine(t *testing.T) {
 		socket, version, says, hint string
 		kind                        outboard.Kind
 	}{
-		"absent":  {filepath.Join(dir, "none.sock"), "", "does not exist", "apt-get install docker.io", outboard.Unavailable},
-		"dead":    {dead, "", "no Docker engine listens", "systemctl start docker", outboard.Unavailable},
-		"remote":  {"tcp://10.0.0.1:2375", "", "not the absolute path", "of this host", outboard.Invalid},
-		"old":     {"", `{"Version":"18.09","ApiVersion":"1.39","MinAPIVersion":"1.12","Os":"linux"}`, "too old", "20.10", outboard.Unavailable},
-		"new":     {"", `{"Version":"99","ApiVersion":"2.5","MinAPIVersion":"2.0","Os":"linux"}`, "too new", "update outboard", outboard.Unavailable},
-		"windows": {"", `{"Version":"29","ApiVersion":"1.47","MinAPIVersion":"1.24","Os":"windows"}`, "of windows", "Linux containers", outboard.Unavailable},
-		"good":    {"", `{"Version":"29","ApiVersion":"1.52","MinAPIVersion":"1.44","Os":"linux"}`, "", "", ""}, // the control
+		"absent": {filepath.Join(dir, "none.sock"), "", "does not exist", "apt-get install docker.io",
+			outboard.Unavailable},
+		"dead":   {dead, "", "no Docker engine listens", "systemctl start docker", outboard.Unavailable},
+		"remote": {"tcp://10.0.0.1:2375", "", "not the absolute path", "of this host", outboard.Invalid},
+		"old": {"", `{"Version":"18.09","ApiVersion":"1.39","MinAPIVersion":"1.12","Os":"linux"}`, "too old",
+			"20.10", outboard.Unavailable},
+		"new": {"", `{"Version":"99","ApiVersion":"2.5","MinAPIVersion":"2.0","Os":"linux"}`, "too new",
+			"update outboard", outboard.Unavailable},
+		"windows": {"", `{"Version":"29","ApiVersion":"1.47","MinAPIVersion":"1.24","Os":"windows"}`, "of windows",
+			"Linux containers", outboard.Unavailable},
+		// the control
+		"good": {"", `{"Version":"29","ApiVersion":"1.52","MinAPIVersion":"1.44","Os":"linux"}`, "", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sock := c.socket
@@ -244,9 +253,10 @@ func TestNoEngine(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					io.WriteString(w, c.version)
-				})}}
+				s := &httptest.Server{Listener: l,
+					Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+						io.WriteString(w, c.version)
+					})}}
 				s.Start()
 				defer s.Close()
 			}
@@ -269,14 +279,16 @@ func TestNoEngine(t *testing.T) {
 func TestLastWords(t *testing.T) {
 	sock, dir := socket(t), filepath.Join(t.TempDir(), "s")
 	broken := filepath.Join(t.TempDir(), "guest")
-	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho the engine of this boat is cold >&2\nexit 3\n"), 0o755); err != nil {
+	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho the engine of this boat is cold >&2\nexit 3\n"),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	p, err := docker.New(docker.Config{Socket: sock, Dir: dir, Guest: broken})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = p.Create(t.Context(), sandbox.Spec{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), Generation: "g"})
+	_, err = p.Create(t.Context(), sandbox.Spec{ID: outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox),
+		Generation: "g"})
 	if outboard.KindOf(err) != outboard.Unavailable || !strings.Contains(fmt.Sprint(err), "of this boat is cold") {
 		t.Errorf("%v", err)
 	}
@@ -289,7 +301,8 @@ func TestLastWords(t *testing.T) {
 func TestRefused(t *testing.T) {
 	p := newProvider(t, socket(t), filepath.Join(t.TempDir(), "s"))
 	create(t, p, sandbox.Spec{Limits: outboard.SandboxLimits{MemoryBytes: 256 << 20, CPUs: 1, Pids: 50}}) // the control
-	for name, spec := range map[string]sandbox.Spec{"disk": {Limits: outboard.SandboxLimits{DiskBytes: 1 << 30}}, "packages": {Build: true}} {
+	for name, spec := range map[string]sandbox.Spec{"disk": {Limits: outboard.SandboxLimits{DiskBytes: 1 << 30}},
+		"packages": {Build: true}} {
 		spec.ID, spec.Generation = outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox), "g"
 		if sb, err := p.Create(t.Context(), spec); outboard.KindOf(err) != outboard.Unavailable {
 			t.Errorf("%s: %v", name, err)
@@ -326,7 +339,8 @@ func TestNetwork(t *testing.T) {
 			met <- conn.LocalAddr().String()
 		}
 	}()
-	if got := sandboxtest.Bash(t, sb, "n", "exec 3<>/dev/tcp/example.test/8443; echo hello >&3; cat <&3"); got != "met hello\n" {
+	if got := sandboxtest.Bash(t, sb, "n",
+		"exec 3<>/dev/tcp/example.test/8443; echo hello >&3; cat <&3"); got != "met hello\n" {
 		t.Fatalf("the connection: %q", got)
 	}
 	if to := <-met; to != "198.18.0.1:8443" {

@@ -47,8 +47,10 @@ func socketPath(name string) (string, error) {
 	}
 	path := strings.TrimPrefix(name, "unix://")
 	if !strings.HasPrefix(path, "/") {
-		return "", outboard.Errorf(outboard.Invalid, "the Docker engine %q is not the absolute path of a unix socket", name).
-			WithHint("an engine on another host cannot make sandboxes here: set sandbox.docker.socket to one of this host")
+		return "", outboard.Errorf(outboard.Invalid, "the Docker engine %q is not the absolute path of a unix socket",
+			name).
+			WithHint("an engine on another host cannot make sandboxes here: set sandbox.docker.socket to one of " +
+				"this host")
 	}
 	return path, nil
 }
@@ -61,7 +63,8 @@ func newEngine(socket string) (*engine, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}
-	return &engine{socket: path, http: &http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConns: 8}}}, nil
+	return &engine{socket: path,
+		http: &http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConns: 8}}}, nil
 }
 
 // about is what the engine says of itself.
@@ -78,12 +81,15 @@ func (e *engine) meet(ctx context.Context) (about, error) {
 	}
 	switch {
 	case a.Os != "linux":
-		return a, notHere("the Docker engine at %s runs containers of %s", e.socket, a.Os).WithHint("sandboxes need Linux containers")
+		return a, notHere("the Docker engine at %s runs containers of %s", e.socket, a.Os).
+			WithHint("sandboxes need Linux containers")
 	case older(a.APIVersion, oldest):
-		return a, notHere("the Docker engine at %s is too old: %s speaks version %s of its interface, %s is needed", e.socket, a.Version, a.APIVersion, oldest).
+		return a, notHere("the Docker engine at %s is too old: %s speaks version %s of its interface, %s is needed",
+			e.socket, a.Version, a.APIVersion, oldest).
 			WithHint("install Docker 20.10 or later")
 	case older(newest, a.MinAPIVersion):
-		return a, notHere("the Docker engine at %s is too new: %s wants version %s of its interface, %s is known", e.socket, a.Version, a.MinAPIVersion, newest).
+		return a, notHere("the Docker engine at %s is too new: %s wants version %s of its interface, %s is known",
+			e.socket, a.Version, a.MinAPIVersion, newest).
 			WithHint("update outboard")
 	}
 	if e.version = a.APIVersion; older(newest, e.version) {
@@ -127,7 +133,8 @@ func (e *engine) call(ctx context.Context, method, path string, query url.Values
 	return nil
 }
 
-// open sends one request and returns the answer's body, which the caller closes. The context bounds the reading as well.
+// open sends one request and returns the answer's body, which the caller closes. The context bounds the reading
+// as well.
 func (e *engine) open(ctx context.Context, method, path string, query url.Values, in any) (io.ReadCloser, error) {
 	reader, isReader := in.(io.Reader)
 	if in != nil && !isReader {
@@ -172,7 +179,8 @@ func (e *engine) unreached(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return notHere("there is no Docker engine: %s does not exist", e.socket).
-			WithHint("sudo apt-get install docker.io, or start the installed one, or set sandbox.docker.socket in the configuration")
+			WithHint("sudo apt-get install docker.io, or start the installed one, or set sandbox.docker.socket in " +
+				"the configuration")
 	case errors.Is(err, fs.ErrPermission):
 		return notHere("the socket of the Docker engine, %s, is closed to this user", e.socket).
 			WithHint("run outboard as root, or add its user to the group that owns the socket")
@@ -182,9 +190,11 @@ func (e *engine) unreached(ctx context.Context, err error) error {
 	return notHere("asking the Docker engine at %s: %w", e.socket, err)
 }
 
-// words is the end of what a container has written. Its output comes in frames: a stream, three zeros, a length, the bytes.
+// words is the end of what a container has written. Its output comes in frames: a stream, three zeros, a length,
+// the bytes.
 func (e *engine) words(ctx context.Context, container string) string {
-	body, err := e.open(ctx, http.MethodGet, "/containers/"+container+"/logs", url.Values{"stdout": {"1"}, "stderr": {"1"}, "tail": {"20"}}, nil)
+	body, err := e.open(ctx, http.MethodGet, "/containers/"+container+"/logs",
+		url.Values{"stdout": {"1"}, "stderr": {"1"}, "tail": {"20"}}, nil)
 	if err != nil {
 		return ""
 	}

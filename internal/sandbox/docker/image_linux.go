@@ -63,7 +63,8 @@ func (e *Engine) image(ctx context.Context, plan *container.Plan) (string, error
 	return name, e.sweep(ctx, plan.Lower, name)
 }
 
-// tag names what an image is made of. A directory that its owner may change is looked through, the rest never changes under its name.
+// tag names what an image is made of. A directory that its owner may change is looked through, the rest never
+// changes under its name.
 func (e *Engine) tag(ctx context.Context, plan *container.Plan) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q\n", e.dir)
@@ -104,7 +105,8 @@ func look(ctx context.Context, h hash.Hash, dir string) error {
 
 // make sends layers to the engine, as one.
 func (e *Engine) make(ctx context.Context, lower []string, tag string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, importTimeout, outboard.Errorf(outboard.Unavailable, "an image was not made within %s", importTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, importTimeout, outboard.Errorf(outboard.Unavailable,
+		"an image was not made within %s", importTimeout))
 	defer cancel()
 	view, err := native.View(lower)
 	if err != nil {
@@ -120,14 +122,16 @@ func (e *Engine) make(ctx context.Context, lower []string, tag string) error {
 	pack.Go(func() { w.CloseWithError(writeTar(ctx, w, view)) })
 	defer pack.Wait()
 	defer r.Close()
-	query := url.Values{"fromSrc": {"-"}, "repo": {repository}, "tag": {tag}, "changes": {"LABEL " + dirLabel + "=" + quoted(e.dir),
-		"LABEL " + rootsLabel + "=" + quoted(string(labels))}}
+	query := url.Values{"fromSrc": {"-"}, "repo": {repository}, "tag": {tag},
+		"changes": {"LABEL " + dirLabel + "=" + quoted(e.dir),
+			"LABEL " + rootsLabel + "=" + quoted(string(labels))}}
 	body, err := e.open(ctx, http.MethodPost, "/images/create", query, r)
 	if err != nil {
 		return said("importing", err)
 	}
 	defer body.Close()
-	for d := json.NewDecoder(io.LimitReader(body, maxAnswer)); ; { // a line per step; a mistake comes with the status of success
+	// a line per step; a mistake comes with the status of success
+	for d := json.NewDecoder(io.LimitReader(body, maxAnswer)); ; {
 		var step struct{ Error string }
 		if err := d.Decode(&step); errors.Is(err, io.EOF) {
 			return nil
@@ -145,20 +149,22 @@ func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `$`, `\$`).Replace(s) + `"`
 }
 
-// sweep removes images of this directory whose layers are gone, or that an image of the same layers has replaced, and those of directories
-// that are gone. One that a container uses stays until the next time.
+// sweep removes images of this directory whose layers are gone, or that an image of the same layers has
+// replaced, and those of directories that are gone. One that a container uses stays until the next time.
 func (e *Engine) sweep(ctx context.Context, lower []string, current string) error {
 	var found []struct {
 		RepoTags []string
 		Labels   map[string]string
 	}
-	if err := e.call(ctx, http.MethodGet, "/images/json", url.Values{"filters": {filters("label", dirLabel)}}, nil, &found); err != nil {
+	if err := e.call(ctx, http.MethodGet, "/images/json", url.Values{"filters": {filters("label", dirLabel)}}, nil,
+		&found); err != nil {
 		return said("listing images", err)
 	}
 	for _, image := range found {
 		var roots []string
 		owner := image.Labels[dirLabel]
-		if json.Unmarshal([]byte(image.Labels[rootsLabel]), &roots) != nil || there([]string{owner}) && (owner != e.dir || !slices.Equal(roots, lower) && there(roots)) {
+		if json.Unmarshal([]byte(image.Labels[rootsLabel]), &roots) != nil || there([]string{owner}) &&
+			(owner != e.dir || !slices.Equal(roots, lower) && there(roots)) {
 			continue
 		}
 		for _, name := range image.RepoTags {
@@ -214,7 +220,8 @@ func writeFile(tw *tar.Writer, view *os.Root, name string, d fs.DirEntry, first 
 	}
 	st := fi.Sys().(*syscall.Stat_t)
 	id := [2]uint64{uint64(st.Dev), st.Ino}
-	h := &tar.Header{Name: name, Mode: int64(st.Mode & 0o1777), Uid: int(st.Uid), Gid: int(st.Gid), ModTime: fi.ModTime().Truncate(time.Second), Format: tar.FormatPAX}
+	h := &tar.Header{Name: name, Mode: int64(st.Mode & 0o1777), Uid: int(st.Uid), Gid: int(st.Gid),
+		ModTime: fi.ModTime().Truncate(time.Second), Format: tar.FormatPAX}
 	var content io.Reader = bytes.NewReader(nil)
 	switch {
 	case fi.IsDir():

@@ -3,7 +3,8 @@ package docker
 import "time"
 
 const (
-	// callTimeout bounds one request beyond its context. An engine that starts or ends many containers at once takes seconds for each.
+	// callTimeout bounds one request beyond its context. An engine that starts or ends many containers at once
+	// takes seconds for each.
 	callTimeout = 60 * time.Second
 	// importTimeout bounds the making of an image, which copies a root file system.
 	importTimeout = 10 * time.Minute
@@ -11,7 +12,8 @@ const (
 	maxAnswer = 16 << 20
 	// maxWords bounds what is read of a container's output.
 	maxWords = 8 << 10
-	// maxRefusal bounds what is read of an answer that says no: it may name a path as deep as a sandbox made it. maxSaid is what is shown.
+	// maxRefusal bounds what is read of an answer that says no: it may name a path as deep as a sandbox made it.
+	// maxSaid is what is shown.
 	maxRefusal = 1 << 20
 	maxSaid    = 500
 	// maxImageFiles bounds an image, as an unpacked root file system is bounded.

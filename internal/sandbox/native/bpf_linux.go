@@ -8,8 +8,9 @@ import (
 
 // A small assembler for seccomp programs: data in, classic BPF out.
 
-// Offsets in struct seccomp_data. Arguments are 64 bits; both architectures are little-endian, so the low half comes first, and
-// every argument checked here is 32 bits wide in the kernel, but for lengths, whose halves are checked one by one.
+// Offsets in struct seccomp_data. Arguments are 64 bits; both architectures are little-endian, so the low half
+// comes first, and every argument checked here is 32 bits wide in the kernel, but for lengths, whose halves are
+// checked one by one.
 const (
 	offNumber = 0
 	offArch   = 4

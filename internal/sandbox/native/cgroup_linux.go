@@ -40,7 +40,8 @@ func detectCgroups(mountinfo, self string) cgroups {
 			continue
 		}
 		dir = filepath.Join(dir, cgroupParent)
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) || unix.Access(dir, unix.W_OK) != nil {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) ||
+			unix.Access(dir, unix.W_OK) != nil {
 			continue
 		}
 		c.roots[name] = dir
@@ -186,7 +187,8 @@ func groupError(doing string, err error) *outboard.Error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		reason = e.Err
 	}
-	return outboard.Errorf(outboard.Unavailable, "%s: %w", doing, err).WithPublic("%s: %v", doing, reason).WithHint(doctorHint)
+	return outboard.Errorf(outboard.Unavailable, "%s: %w", doing, err).WithPublic("%s: %v", doing, reason).
+		WithHint(doctorHint)
 }
 
 type setting struct {
@@ -265,7 +267,8 @@ func (g group) doors() (files []*os.File, err error) {
 	for _, dir := range g.dirs {
 		fd, err := unix.Open(filepath.Join(dir, "tasks"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return files, groupError("opening the sandbox's control group", &fs.PathError{Op: "open", Path: dir, Err: err})
+			return files, groupError("opening the sandbox's control group",
+				&fs.PathError{Op: "open", Path: dir, Err: err})
 		}
 		files = append(files, os.NewFile(uintptr(fd), "tasks"))
 	}
@@ -295,7 +298,8 @@ type brake struct {
 // of returns the directory of a controller of version 1, or all where none has the controller's name: a host may
 // mount it elsewhere.
 func (g group) of(controller string) []string {
-	i := slices.IndexFunc(g.dirs, func(dir string) bool { return filepath.Base(filepath.Dir(filepath.Dir(dir))) == controller })
+	i := slices.IndexFunc(g.dirs,
+		func(dir string) bool { return filepath.Base(filepath.Dir(filepath.Dir(dir))) == controller })
 	if i < 0 {
 		return g.dirs
 	}

@@ -12,8 +12,9 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// TestUnifiedCgroup: freezing, killing or removing a group of version 2 would not work. Where a host's controllers are of version
-// 1, as on machines that mount both, the limits of version 2 are not covered by this test; everything else is.
+// TestUnifiedCgroup: freezing, killing or removing a group of version 2 would not work. Where a host's
+// controllers are of version 1, as on machines that mount both, the limits of version 2 are not covered by this
+// test; everything else is.
 func TestUnifiedCgroup(t *testing.T) {
 	NeedRoot(t)
 	all, err := os.ReadFile("/proc/self/mountinfo")
@@ -73,7 +74,8 @@ func TestUnifiedCgroup(t *testing.T) {
 	}
 }
 
-// TestControlGroupPaths: a client would be told a path of the server's host when a control group cannot be made, or nobody why it cannot.
+// TestControlGroupPaths: a client would be told a path of the server's host when a control group cannot be made,
+// or nobody why it cannot.
 func TestControlGroupPaths(t *testing.T) {
 	top := t.TempDir() // what is there now and is not when it is needed
 	id := outboard.NewID[outboard.SandboxID](outboard.PrefixSandbox)
@@ -83,16 +85,19 @@ func TestControlGroupPaths(t *testing.T) {
 	if err := there.makeGroup(made, outboard.SandboxLimits{}); err != nil {
 		t.Fatal("control:", err)
 	}
-	limited := cgroups{version: 2, root: filepath.Join(top, string(id)), limits: []string{"memory"}} // a directory has no memory.max to write to
+	// a directory has no memory.max to write to
+	limited := cgroups{version: 2, root: filepath.Join(top, string(id)), limits: []string{"memory"}}
 	enter := group{version: 2, dirs: []string{filepath.Join(top, "gone")}}
 	_, doors := group{version: 1, dirs: enter.dirs}.doors()
 	for what, err := range map[string]error{
-		"making one": c.makeGroup(c.plan(id), outboard.SandboxLimits{}), "limiting one": limited.makeGroup(limited.plan(id), outboard.SandboxLimits{}),
+		"making one": c.makeGroup(c.plan(id),
+			outboard.SandboxLimits{}), "limiting one": limited.makeGroup(limited.plan(id), outboard.SandboxLimits{}),
 		"entering one": enter.attach(os.Getpid()), "opening one": doors,
 	} {
 		err = outboard.Errorf(outboard.Unavailable, "sandbox: %w", err)
 		told := outboard.PublicOf(err)
-		if !strings.Contains(err.Error(), top) || strings.Contains(told, "/") || !strings.Contains(told, "no such file or directory") || outboard.HintOf(err) != doctorHint {
+		if !strings.Contains(err.Error(), top) || strings.Contains(told, "/") ||
+			!strings.Contains(told, "no such file or directory") || outboard.HintOf(err) != doctorHint {
 			t.Errorf("%s: the log has %q, a client is told %q, with the hint %q", what, err, told, outboard.HintOf(err))
 		}
 	}

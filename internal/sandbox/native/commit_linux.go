@@ -54,7 +54,8 @@ func makeLayer(ctx context.Context, id outboard.SandboxID, upper, dir string, ba
 		return fmt.Errorf("taking what sandbox %s wrote: %w", id, err)
 	}
 	if err := dropTemporary(dir); err != nil {
-		return fmt.Errorf("taking the temporary files of sandbox %s out of its layer: %w", id, errors.Join(err, removeTree(dir)))
+		return fmt.Errorf("taking the temporary files of sandbox %s out of its layer: %w", id,
+			errors.Join(err, removeTree(dir)))
 	}
 	top, err := os.OpenFile(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -212,7 +213,8 @@ func cleanAttrs(fd int, dir bool) error {
 	}
 	names := strings.Split(strings.TrimSuffix(string(list[:size]), "\x00"), "\x00")
 	for _, name := range names {
-		if name == "" || name == opaque && dir || strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay.") {
+		if name == "" || name == opaque && dir || strings.HasPrefix(name, "user.") &&
+			!strings.HasPrefix(name, "user.overlay.") {
 			continue
 		}
 		if err := unix.Fremovexattr(fd, name); err != nil {

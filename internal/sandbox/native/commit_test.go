@@ -25,7 +25,8 @@ func (b *testSandbox) asRoot(t *testing.T, script string) int {
 func TestCommit(t *testing.T) {
 	p, _ := newProvider(t)
 	if !isRoot() {
-		if _, err := p.Create(t.Context(), sandbox.Spec{ID: newID(), Generation: "g", Build: true}); outboard.KindOf(err) != outboard.Unavailable {
+		if _, err := p.Create(t.Context(), sandbox.Spec{ID: newID(), Generation: "g",
+			Build: true}); outboard.KindOf(err) != outboard.Unavailable {
 			t.Errorf("building without root: %v", err)
 		}
 		return
@@ -33,8 +34,11 @@ func TestCommit(t *testing.T) {
 	below := layerDir(t, map[string]string{"opt/gone": "x", "opt/kept": "kept", "opt/hidden/old": "x"})
 	b := create(t, p, sandbox.Spec{Build: true, Layers: []string{below}})
 	// Giving files away is what package managers need and nobody else may.
-	code := b.asRoot(t, "set -e; mkdir -p /opt/new /home/user/repo; echo built > /opt/new/f; chown 1000:7 /opt/new/f; chmod 4755 /opt/new/f; ln /opt/new/f /opt/new/g; "+
-		"rm /opt/gone; rm -r /opt/hidden; mkdir /opt/hidden; ln -s /etc /opt/new/link; mkfifo /opt/new/pipe; echo repo > /home/user/repo/f; chown -R user:user /home/user/repo; echo w > /workspace/w; echo t > /tmp/t; touch /tmp/.x; rm -r /tmp; ln -s /etc /tmp")
+	code := b.asRoot(t, "set -e; mkdir -p /opt/new /home/user/repo; echo built > /opt/new/f; chown 1000:7 "+
+		"/opt/new/f; chmod 4755 /opt/new/f; ln /opt/new/f /opt/new/g; "+
+		"rm /opt/gone; rm -r /opt/hidden; mkdir /opt/hidden; ln -s /etc /opt/new/link; mkfifo /opt/new/pipe; echo "+
+		"repo > /home/user/repo/f; chown -R user:user /home/user/repo; echo w > /workspace/w; echo t > /tmp/t; "+
+		"touch /tmp/.x; rm -r /tmp; ln -s /etc /tmp")
 	if code != 0 {
 		t.Fatalf("building: exit status %d", code)
 	}
@@ -46,7 +50,8 @@ func TestCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	var st unix.Stat_t
-	if err := unix.Lstat(filepath.Join(dir, "opt/new/f"), &st); err != nil || st.Uid != 1000 || st.Gid != 7 || st.Mode&0o7777 != 0o755 || st.Nlink != 2 {
+	if err := unix.Lstat(filepath.Join(dir, "opt/new/f"), &st); err != nil || st.Uid != 1000 || st.Gid != 7 ||
+		st.Mode&0o7777 != 0o755 || st.Nlink != 2 {
 		t.Errorf("the file: %d:%d mode %o, %d names, %v", st.Uid, st.Gid, st.Mode, st.Nlink, err)
 	}
 	if err := unix.Lstat(filepath.Join(dir, "tmp"), &st); err != unix.ENOENT {
@@ -57,7 +62,9 @@ func TestCommit(t *testing.T) {
 	}
 	for range 2 { // two sandboxes with ranges of their own
 		c := create(t, p, sandbox.Spec{Layers: []string{dir, below}, Path: "/opt/new"})
-		out := c.sh(t, "cat /opt/new/g /opt/kept /home/user/repo/f /workspace/w; ls /opt /opt/hidden; stat -c %U /opt/new/f /home/user/repo; readlink /opt/new/link; echo mine >> /home/user/repo/f; echo mine > /workspace/mine; command -v f")
+		out := c.sh(t, "cat /opt/new/g /opt/kept /home/user/repo/f /workspace/w; ls /opt /opt/hidden; stat -c %U "+
+			"/opt/new/f /home/user/repo; readlink /opt/new/link; echo mine >> /home/user/repo/f; echo mine > "+
+			"/workspace/mine; command -v f")
 		want := "built\nkeptrepo\nw\n/opt:\nhidden\nkept\nnew\n\n/opt/hidden:\nuser\nuser\n/etc\n/opt/new/f\n"
 		if out != want {
 			t.Errorf("got %q\nwant %q", out, want)
@@ -65,7 +72,8 @@ func TestCommit(t *testing.T) {
 		if code := c.asRoot(t, "touch /tmp/x && chown 7 /tmp/x"); code == 0 {
 			t.Error("root of an ordinary sandbox gives files away")
 		}
-		if err := p.Commit(t.Context(), c.ID(), filepath.Join(t.TempDir(), "x")); outboard.KindOf(err) != outboard.Invalid {
+		if err := p.Commit(t.Context(), c.ID(), filepath.Join(t.TempDir(),
+			"x")); outboard.KindOf(err) != outboard.Invalid {
 			t.Errorf("a layer of an ordinary sandbox: %v", err)
 		}
 		if err := p.Destroy(t.Context(), c.ID()); err != nil {

@@ -117,7 +117,8 @@ func (c *comparer) entry(now, then int, name string, st *unix.Stat_t, depth int)
 	switch kind := st.Mode & unix.S_IFMT; {
 	case kind == unix.S_IFREG && was.Size != st.Size:
 		return errDiffers
-	case st.Ctim.Nano() < c.since.Nano() && kind != unix.S_IFDIR: // of a directory that says nothing about what is in it
+	// of a directory that says nothing about what is in it
+	case st.Ctim.Nano() < c.since.Nano() && kind != unix.S_IFDIR:
 		return nil
 	case kind == unix.S_IFLNK:
 		return c.links(now, then, name)

@@ -123,14 +123,16 @@ func (c *copier) dir(from, to, old int, path string) error {
 
 func (c *copier) entry(from, to, old int, name, path string) error {
 	if c.entries++; c.entries > maxCopyEntries {
-		return outboard.Errorf(outboard.Exhausted, "more than %d files changed while a process used the workspace", maxCopyEntries)
+		return outboard.Errorf(outboard.Exhausted, "more than %d files changed while a process used the workspace",
+			maxCopyEntries)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
 	kind := st.Mode & unix.S_IFMT
-	if st.Nlink > 1 && (kind == unix.S_IFREG || kind == unix.S_IFLNK || kind == unix.S_IFIFO) { // whiteouts are made anew
+	// whiteouts are made anew
+	if st.Nlink > 1 && (kind == unix.S_IFREG || kind == unix.S_IFLNK || kind == unix.S_IFIFO) {
 		if first, ok := c.links[st.Ino]; ok {
 			return unix.Linkat(c.to, first, to, name, 0)
 		}
@@ -204,7 +206,8 @@ func (c *copier) subdir(from, to, old int, name, path string, st *unix.Stat_t) e
 // file that had been left alone for a while when it was copied.
 func (c *copier) unchanged(from, old int, name string, st *unix.Stat_t) bool {
 	var was unix.Stat_t
-	if unix.Fstatat(old, name, &was, unix.AT_SYMLINK_NOFOLLOW) != nil || was.Mode != st.Mode || was.Uid != st.Uid || was.Gid != st.Gid ||
+	if unix.Fstatat(old, name, &was, unix.AT_SYMLINK_NOFOLLOW) != nil || was.Mode != st.Mode || was.Uid != st.Uid ||
+		was.Gid != st.Gid ||
 		was.Size != st.Size || was.Mtim != st.Mtim {
 		return false
 	}
@@ -282,7 +285,8 @@ func (c *copier) file(from, to int, name string, st *unix.Stat_t) error {
 	}
 	return eachData(src, st.Size, func(at, n int64) error {
 		if c.bytes += n; c.bytes > maxCopyBytes {
-			return outboard.Errorf(outboard.Exhausted, "more than %d bytes changed while a process used the workspace", int64(maxCopyBytes))
+			return outboard.Errorf(outboard.Exhausted, "more than %d bytes changed while a process used the workspace",
+				int64(maxCopyBytes))
 		}
 		_, err := io.Copy(io.NewOffsetWriter(dst, at), io.NewSectionReader(src, at, n))
 		return err

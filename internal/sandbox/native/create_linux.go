@@ -31,14 +31,18 @@ const (
 var (
 	maskedPaths = []string{
 		"/proc/acpi", "/proc/asound", "/proc/scsi", // hardware
-		"/proc/interrupts", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/latency_stats", // side channels
+		// side channels
+		"/proc/interrupts", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/latency_stats",
 		"/proc/kcore", "/proc/keys", "/proc/key-users", // kernel memory and keyrings
-		"/proc/kallsyms", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags", "/proc/vmallocinfo", "/proc/iomem", "/proc/ioports", // addresses
-		"/proc/swaps", "/proc/partitions", "/proc/diskstats", "/proc/mdstat", "/proc/modules", "/proc/cmdline", "/proc/devices", "/proc/fs", // the host's devices, modules, how it was started
+		// addresses
+		"/proc/kallsyms", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags", "/proc/vmallocinfo", "/proc/iomem", "/proc/ioports",
+		// the host's devices, modules, how it was started
+		"/proc/swaps", "/proc/partitions", "/proc/diskstats", "/proc/mdstat", "/proc/modules", "/proc/cmdline", "/proc/devices", "/proc/fs",
 		"/proc/pressure",
 	}
 	readOnlyPaths = []string{"/proc/bus", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr",
-		"/proc/1/oom_score_adj", "/proc/1/oom_adj"} // the guest's, which what is root inside owns: it would be the first to end when memory does
+		// the guest's, which what is root inside owns: it would be the first to end when memory does
+		"/proc/1/oom_score_adj", "/proc/1/oom_adj"}
 )
 
 // toolDirs are the directories that are written to. What was uploaded is put by the guest: were the directory
@@ -79,7 +83,8 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.San
 	if err != nil {
 		return nil, err
 	}
-	shape := shape{root: root, limits: withDefaults(spec.Limits), connected: spec.Network != nil, from: spec.From, build: spec.Build}
+	shape := shape{root: root, limits: withDefaults(spec.Limits), connected: spec.Network != nil, from: spec.From,
+		build: spec.Build}
 	sl, unlock, err := p.slotFor(ctx, b, shape)
 	if err != nil {
 		return nil, err
@@ -159,13 +164,16 @@ func (p *Provider) check(spec sandbox.Spec) error {
 		return unavailable("isolation %q is not what this host gives (%q)", spec.Isolation, p.caps.Isolation)
 	}
 	if spec.Isolation == isolationRoot && p.rootless {
-		return unavailable("isolation %q needs the server to run as root; here it is %q", spec.Isolation, p.caps.Isolation)
+		return unavailable("isolation %q needs the server to run as root; here it is %q", spec.Isolation,
+			p.caps.Isolation)
 	}
 	if spec.Build && (p.rootless || p.upperTmp) {
-		return unavailable("layers are built only where the server runs as root, in a directory that can hold an overlay's upper layer")
+		return unavailable("layers are built only where the server runs as root, in a directory that can hold an " +
+			"overlay's upper layer")
 	}
 	if spec.Build && (spec.Limits.DiskBytes > 0 || spec.From != "") {
-		return outboard.Errorf(outboard.Invalid, "a sandbox that builds a layer has no disk limit and begins with no checkpoint")
+		return outboard.Errorf(outboard.Invalid, "a sandbox that builds a layer has no disk limit and begins with "+
+			"no checkpoint")
 	}
 	l := spec.Limits
 	if err := l.Check(); err != nil {

@@ -202,7 +202,8 @@ func (b place) stateOr(p *Provider) *state {
 // last but for the directory itself.
 func (p *Provider) remove(ctx context.Context, b place) error {
 	s := b.stateOr(p)
-	if b.was == "" || len(s.Cgroups) == 0 { // else Destroy has ended it, and a control group that has a process says so when it is removed
+	// else Destroy has ended it, and a control group that has a process says so when it is removed
+	if b.was == "" || len(s.Cgroups) == 0 {
 		if err := p.end(ctx, s); err != nil {
 			return err
 		}

@@ -64,7 +64,8 @@ func TestTrashLooksForNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := []string{filepath.Join(dir, "no-such-group")}
-	if err := b.save(&state{ID: id, BootID: bootID(), Pid: other.Process.Pid, Start: st.start, Cgroups: gone}); err != nil {
+	if err := b.save(&state{ID: id, BootID: bootID(), Pid: other.Process.Pid, Start: st.start,
+		Cgroups: gone}); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.removeTrashed(name); err != nil {

@@ -137,7 +137,8 @@ func (p *Provider) emptyDisk(limit int64) (string, error) {
 	}
 	// No journal: the file system does not outlive the machine. No lost+found to speak of, tables made when needed.
 	reserve := strconv.FormatFloat(100*float64(spare)/float64(size), 'f', 6, 64)
-	cmd := exec.Command(program, "-q", "-F", "-m", reserve, "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard", "-i", "8192", tmp.Name())
+	cmd := exec.Command(program, "-q", "-F", "-m", reserve, "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard",
+		"-i", "8192", tmp.Name())
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	if err := cmd.Run(); err != nil {

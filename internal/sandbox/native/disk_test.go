@@ -20,7 +20,8 @@ import (
 func needDisks(t *testing.T, p *native.Provider) {
 	t.Helper()
 	if !slices.Contains(p.Capabilities().Limits, "disk") {
-		_, err := p.Create(t.Context(), sandbox.Spec{ID: newID(), Generation: "g", Limits: outboard.SandboxLimits{DiskBytes: 64 << 20}})
+		_, err := p.Create(t.Context(), sandbox.Spec{ID: newID(), Generation: "g",
+			Limits: outboard.SandboxLimits{DiskBytes: 64 << 20}})
 		if outboard.KindOf(err) != outboard.Unavailable {
 			t.Errorf("a limit that does not hold was accepted: %v", err)
 		}
@@ -40,16 +41,20 @@ func TestDiskLimit(t *testing.T) {
 			if code == 0 || !strings.Contains(out, "No space left") {
 				t.Errorf("200 MB in %s: exit status %d: %s", at, code, out)
 			}
-			if out, code := b.run(t, "/bin/sh", "-c", "cd "+at+" && rm big && head -c 20000000 /dev/zero > fits && rm fits && echo ok"); code != 0 {
+			if out, code := b.run(t, "/bin/sh", "-c", "cd "+at+" && rm big && head -c 20000000 /dev/zero > fits && "+
+				"rm fits && echo ok"); code != 0 {
 				t.Errorf("control: 20 MB do not fit in %s: %s", at, out)
 			}
 		}
 		// Many files are many blocks too.
-		out := b.bash(t, "cd /workspace; mkdir n; i=0; while [ $i -lt 20000 ] && : > n/$i; do i=$((i+1)); done 2>/dev/null; [ $i -lt 20000 ] && echo stopped; rm -rf n; echo fine > f && cat f")
+		out := b.bash(t, "cd /workspace; mkdir n; i=0; while [ $i -lt 20000 ] && : > n/$i; do i=$((i+1)); done "+
+			"2>/dev/null; [ $i -lt 20000 ] && echo stopped; rm -rf n; echo fine > f && cat f")
 		if out != "stopped\nfine\n" {
 			t.Errorf("20,000 files in 64 MiB: %q", out)
 		}
-		if _, err := b.Sandbox.(sandbox.Layered).Push(t.Context(), outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint), ""); outboard.KindOf(err) != outboard.Unimplemented {
+		if _, err := b.Sandbox.(sandbox.Layered).
+			Push(t.Context(), outboard.NewID[outboard.CheckpointID](outboard.PrefixCheckpoint),
+				""); outboard.KindOf(err) != outboard.Unimplemented {
 			t.Errorf("Push: %v", err)
 		}
 		if _, err := b.Save(t.Context(), guest.Save{Epoch: 1, Next: "next"}, io.Discard); err != nil {

@@ -5,10 +5,12 @@ import (
 	"testing"
 )
 
-// SecondRun is the variable that tells a test process that it is the ordinary user's run of the suite, started by root's.
+// SecondRun is the variable that tells a test process that it is the ordinary user's run of the suite, started
+// by root's.
 const SecondRun = "OUTBOARD_TEST_NATIVE_BINARIES"
 
-// NeedRoot is for tests of what only root has. In CI the suite must have been started as root, so that both modes are covered.
+// NeedRoot is for tests of what only root has. In CI the suite must have been started as root, so that both
+// modes are covered.
 func NeedRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -94,7 +94,8 @@ func (p *Provider) flatten(ctx context.Context, b place) error {
 		return err
 	}
 	st, err := b.stack(n)
-	if err != nil || len(st.Below) < p.flattenAt || len(p.shortened(b, st.Below)) < len(st.Below) { // the last one is to be used yet
+	// the last one is to be used yet
+	if err != nil || len(st.Below) < p.flattenAt || len(p.shortened(b, st.Below)) < len(st.Below) {
 		return err
 	}
 	var weights []int64
@@ -184,7 +185,8 @@ const weightFile = "weight"
 func (p *Provider) weigh(ctx context.Context, name string) (int64, error) {
 	file := filepath.Join(p.layer(name), weightFile)
 	if data, err := os.ReadFile(file); err == nil {
-		if w, err := strconv.ParseInt(strings.TrimSuffix(string(data), "\n"), 10, 64); err == nil && strings.HasSuffix(string(data), "\n") {
+		if w, err := strconv.ParseInt(strings.TrimSuffix(string(data), "\n"), 10, 64); err == nil &&
+			strings.HasSuffix(string(data), "\n") {
 			return w, nil
 		}
 	}
@@ -238,7 +240,8 @@ func openDir(dir int, name string) (int, error) {
 
 // writeFlattened makes a layer that over st.Below[to:] is what st.Below[from:] is.
 func (p *Provider) writeFlattened(ctx context.Context, name string, st *stack, from, to int) error {
-	if err := p.newLayer(name, &stack{BootID: st.BootID, Root: st.Root, Below: st.Below[to:], Instead: st.Below[from:to]}); err != nil {
+	if err := p.newLayer(name, &stack{BootID: st.BootID, Root: st.Root, Below: st.Below[to:],
+		Instead: st.Below[from:to]}); err != nil {
 		return err
 	}
 	var fds descriptors

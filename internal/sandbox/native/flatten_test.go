@@ -247,7 +247,8 @@ func stepUntilKilled(dir string, id outboard.SandboxID, last outboard.Checkpoint
 // stepOnce writes what step n of a session that is killed writes.
 func stepOnce(ctx context.Context, s sandbox.Sandbox, n int) error {
 	b := &testSandbox{Sandbox: s, calls: n}
-	_, err := b.say(ctx, fmt.Sprintf("cd /workspace; sed -i '%[1]d,$d' log 2>/dev/null; echo %[1]d >> log; rm -rf d; mkdir d; for i in $(seq 40); do echo %[1]d > d/$i; done; "+
+	_, err := b.say(ctx, fmt.Sprintf("cd /workspace; sed -i '%[1]d,$d' log 2>/dev/null; echo %[1]d >> log; rm -rf "+
+		"d; mkdir d; for i in $(seq 40); do echo %[1]d > d/$i; done; "+
 		"yes %[1]d | head -c 1500000 > big; cd /", n))
 	return err
 }
@@ -267,7 +268,8 @@ func TestFlattenKilled(t *testing.T) {
 	during, lost := 0, 0
 	for round := range 12 {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %d", flattenEnv, dir, id, last, step), binariesEnv+"="+binaries)
+		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %d", flattenEnv, dir, id, last, step),
+			binariesEnv+"="+binaries)
 		out, err := cmd.StdoutPipe()
 		if err == nil {
 			err = cmd.Start()
@@ -312,7 +314,8 @@ func TestFlattenKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("%d steps, killed %d times while layers were flattened, %d sandboxes lost with the swap", step-1, during, lost)
+	t.Logf("%d steps, killed %d times while layers were flattened, %d sandboxes lost with the swap", step-1, during,
+		lost)
 	for _, n := range []int{2, step / 6 * 3, step - 1} { // each third one's predecessor is forgotten
 		b := start(t, p, saved[n])
 		boxes = append(boxes, b)
@@ -423,13 +426,15 @@ func TestHiddenFilesAreEmptied(t *testing.T) {
 	layers := filepath.Join(dir, "layers")
 	const size = 8 << 20
 	m := start(t, p, "")
-	bash(t, m, "cd /workspace; mkdir d; head -c 8388608 /dev/urandom > big; cp big d/big; cp big two; ln two three; cd /")
+	bash(t, m, "cd /workspace; mkdir d; head -c 8388608 /dev/urandom > big; cp big d/big; cp big two; ln two three; "+
+		"cd /")
 	first, _ := push(t, m)
 	whole := blocks(t, layers)
 	var ids []outboard.CheckpointID
 	var sums []string
 	for i := range 6 {
-		bash(t, m, fmt.Sprintf("cd /workspace; for f in big d/big two; do printf %d | dd of=$f bs=1 seek=%d conv=notrunc 2>/dev/null; done; cd /", i, 1000*i))
+		bash(t, m, fmt.Sprintf("cd /workspace; for f in big d/big two; do printf %d | dd of=$f bs=1 seek=%d "+
+			"conv=notrunc 2>/dev/null; done; cd /", i, 1000*i))
 		id, _ := push(t, m)
 		ids, sums = append(ids, id), append(sums, bash(t, m, "cd /workspace; sha256sum big d/big two three; cd /"))
 	}
@@ -449,7 +454,8 @@ func TestHiddenFilesAreEmptied(t *testing.T) {
 		what string
 		b    *testSandbox
 		want string
-	}{{"the sandbox", m, sums[5]}, {"a fork of what is forgotten", fork, sums[1]}, {"one of what is kept", start(t, p, ids[4]), sums[4]}} {
+	}{{"the sandbox", m, sums[5]}, {"a fork of what is forgotten", fork, sums[1]}, {"one of what is kept",
+		start(t, p, ids[4]), sums[4]}} {
 		if got := bash(t, c.b, look); got != c.want {
 			t.Errorf("%s: %s, want %s", c.what, got, c.want)
 		}
@@ -468,10 +474,12 @@ func TestHiddenFilesAreEmptied(t *testing.T) {
 		}
 	}
 	sweep()
-	if got, want := bash(t, m, "sha256sum < /workspace/e/big"), strings.Fields(strings.Split(sums[5], "\n")[1])[0]; !strings.HasPrefix(got, want) {
+	if got, want := bash(t, m, "sha256sum < /workspace/e/big"), strings.Fields(strings.Split(sums[5],
+		"\n")[1])[0]; !strings.HasPrefix(got, want) {
 		t.Errorf("a file whose directory was moved is %s, not %s", got, want)
 	}
-	if got := bash(t, start(t, p, moved), "sha256sum < /workspace/e/big"); !strings.HasPrefix(got, strings.Fields(strings.Split(sums[5], "\n")[1])[0]) {
+	if got := bash(t, start(t, p, moved), "sha256sum < /workspace/e/big"); !strings.HasPrefix(got,
+		strings.Fields(strings.Split(sums[5], "\n")[1])[0]) {
 		t.Errorf("from its checkpoint: %s", got)
 	}
 }

@@ -34,7 +34,8 @@ func tryNamespaces() error {
 //go:norace
 //go:nosplit
 func cloneAndEnd() (uintptr, syscall.Errno) {
-	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD)|namespaces|unix.CLONE_NEWNET, 0, 0, 0, 0, 0)
+	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD)|namespaces|unix.CLONE_NEWNET, 0, 0,
+		0, 0, 0)
 	if errno != 0 || pid != 0 {
 		return pid, errno
 	}

@@ -40,10 +40,12 @@ func TestFullDisk(t *testing.T) {
 	p.TrashEmpty()
 	filler := fill(t, disk)
 	err := cycle()
-	if outboard.KindOf(err) != outboard.Unavailable || !outboard.DiskFull(err) || outboard.HintOf(err) != outboard.HintFullDisk {
+	if outboard.KindOf(err) != outboard.Unavailable || !outboard.DiskFull(err) ||
+		outboard.HintOf(err) != outboard.HintFullDisk {
 		t.Errorf("on a full disk: %v (%s), with the hint %q", err, outboard.KindOf(err), outboard.HintOf(err))
 	}
-	if told := outboard.PublicOf(err); strings.Contains(told, disk) || !strings.Contains(told, "the server's disk is full") {
+	if told := outboard.PublicOf(err); strings.Contains(told, disk) ||
+		!strings.Contains(told, "the server's disk is full") {
 		t.Errorf("clients are told %q", told)
 	}
 	if err := os.Remove(filler); err != nil {
@@ -65,7 +67,8 @@ func TestFullDiskBeforeTheFirst(t *testing.T) {
 		id := newID()
 		s, err := p.Create(t.Context(), sandbox.Spec{ID: id, Generation: "g"})
 		if c.full {
-			if told := outboard.PublicOf(err); outboard.HintOf(err) != outboard.HintFullDisk || !strings.Contains(told, "the server's disk is full") || strings.Contains(told, "etc/") {
+			if told := outboard.PublicOf(err); outboard.HintOf(err) != outboard.HintFullDisk ||
+				!strings.Contains(told, "the server's disk is full") || strings.Contains(told, "etc/") {
 				t.Errorf("%s: %v, with the hint %q; clients are told %q", c.options, err, outboard.HintOf(err), told)
 			}
 			continue
@@ -103,7 +106,8 @@ func TestFullDiskInReport(t *testing.T) {
 	for left := 60; left >= 0; left-- { // whatever comes last fails
 		leaveInodes(t, disk, uint64(left))
 		if err := create(); err != nil {
-			if refused++; outboard.HintOf(err) != outboard.HintFullDisk || !strings.Contains(outboard.PublicOf(err), "the server's disk is full") {
+			if refused++; outboard.HintOf(err) != outboard.HintFullDisk ||
+				!strings.Contains(outboard.PublicOf(err), "the server's disk is full") {
 				t.Errorf("with %d inodes left: %v, with the hint %q", left, err, outboard.HintOf(err))
 			}
 		}
@@ -135,7 +139,8 @@ func TestFullDiskAtStart(t *testing.T) {
 		t.Errorf("on a full disk: layers %v, with the gaps %q", caps.Layers, caps.Gaps)
 	}
 	if log.count("level=WARN") != 1 || log.count(outboard.HintFullDisk) != 1 {
-		t.Errorf("a full disk is in the log %d times, and what to do about it %d times", log.count("level=WARN"), log.count(outboard.HintFullDisk))
+		t.Errorf("a full disk is in the log %d times, and what to do about it %d times", log.count("level=WARN"),
+			log.count(outboard.HintFullDisk))
 	}
 	for _, f := range fillers {
 		if err := os.Remove(f); err != nil {
@@ -192,7 +197,8 @@ func realDisk(t *testing.T, size int64) string {
 	t.Helper()
 	native.NeedRoot(t)
 	image, disk := filepath.Join(t.TempDir(), "image"), t.TempDir()
-	for _, args := range [][]string{{"truncate", "-s", strconv.FormatInt(size, 10), image}, {"mkfs.ext4", "-q", "-F", "-m", "0", image}, {"mount", "-o", "loop", image, disk}} {
+	for _, args := range [][]string{{"truncate", "-s", strconv.FormatInt(size, 10), image},
+		{"mkfs.ext4", "-q", "-F", "-m", "0", image}, {"mount", "-o", "loop", image, disk}} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("no file system for this test: %v: %v: %s", args, err, out)
 		}
@@ -232,13 +238,16 @@ func TestReserve(t *testing.T) {
 		t.Skip("no control groups here")
 	}
 	b := create(t, p, sandbox.Spec{})
-	if out := b.shell(t, "control", "x=kept; for i in $(seq 25); do echo; head -c 2000000 /dev/zero; sleep .02; done > small; wc -c < small"); out != "50000025\n" {
+	if out := b.shell(t, "control", "x=kept; for i in $(seq 25); do echo; head -c 2000000 /dev/zero; sleep .02; "+
+		"done > small; wc -c < small"); out != "50000025\n" {
 		t.Fatalf("control: 50 MB with room: %q", out)
 	}
 	allocate := "python3 -c 'import os, sys, ctypes; f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR); " +
-		"r = ctypes.CDLL(None, use_errno=True).fallocate(f, int(sys.argv[2]), ctypes.c_long(0), ctypes.c_long(int(sys.argv[3]))); " +
+		"r = ctypes.CDLL(None, use_errno=True).fallocate(f, int(sys.argv[2]), ctypes.c_long(0), " +
+		"ctypes.c_long(int(sys.argv[3]))); " +
 		"print(r, os.strerror(ctypes.get_errno()), os.fstat(f).st_blocks >> 11)' "
-	for call, want := range map[string]string{"all 0 1099511627776": "-1 Operation not supported 0\n", "one 0 67108864": "-1 Operation not supported 0\n",
+	for call, want := range map[string]string{"all 0 1099511627776": "-1 Operation not supported 0\n",
+		"one 0 67108864":       "-1 Operation not supported 0\n",
 		"keeping 1 4294967296": "-1 Operation not supported 0\n", "some 0 50331648": "0 Success 48\n"} {
 		if out := b.shell(t, call, allocate+call); out != want {
 			t.Errorf("fallocate of %s: %q, want %q", call, out, want)
@@ -249,7 +258,8 @@ func TestReserve(t *testing.T) {
 	}
 	// Much slower than the disk is looked at, as a program of the network or a build is.
 	out := b.shell(t, "fill",
-		"perl -e '$b = \"x\" x 1e6; open F, \">big\"; for (1..1000) { syswrite(F, $b) or die; select undef, undef, undef, .01 }'; echo $?")
+		"perl -e '$b = \"x\" x 1e6; open F, \">big\"; for (1..1000) { syswrite(F, $b) or die; select undef, undef, "+
+			"undef, .01 }'; echo $?")
 	if !strings.Contains(out, "File size limit exceeded") && !strings.Contains(out, "153\n") {
 		t.Errorf("filling the disk: %q", out)
 	}
@@ -265,10 +275,12 @@ func TestReserve(t *testing.T) {
 	if err == nil {
 		err = errors.Join(s.Close(), p.Destroy(context.Background(), id), errors.New("it was made"))
 	}
-	if !outboard.HasCode(err, outboard.CodeDiskFull) || outboard.HintOf(err) != outboard.HintFullDisk || strings.Contains(outboard.PublicOf(err), disk) {
+	if !outboard.HasCode(err, outboard.CodeDiskFull) || outboard.HintOf(err) != outboard.HintFullDisk ||
+		strings.Contains(outboard.PublicOf(err), disk) {
 		t.Errorf("a sandbox more: %v; clients are told %q", err, outboard.PublicOf(err))
 	}
-	if out := b.shell(t, "more", "echo more > less; cat less; echo $x; rm big small; sync -f ."); out != "more\nkept\n" {
+	if out := b.shell(t, "more",
+		"echo more > less; cat less; echo $x; rm big small; sync -f ."); out != "more\nkept\n" {
 		t.Errorf("what is small: %q", out)
 	}
 	if out := b.shell(t, "again", "head -c 50000000 /dev/zero > small; wc -c < small"); out != "50000000\n" {

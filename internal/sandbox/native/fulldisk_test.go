@@ -32,7 +32,8 @@ var tightLimits = outboard.SandboxLimits{DiskBytes: 64 << 20}
 // fillUp makes the disk of a sandbox as full as its programs can.
 func (b *testSandbox) fillUp(t *testing.T) {
 	t.Helper()
-	if out, code := b.run(t, "/bin/sh", "-c", "cd /workspace\n"+fillDisk); code != 0 || !strings.Contains(out, "No space left") {
+	if out, code := b.run(t, "/bin/sh", "-c", "cd /workspace\n"+fillDisk); code != 0 ||
+		!strings.Contains(out, "No space left") {
 		t.Fatalf("filling the disk: exit status %d: %s", code, out)
 	}
 }
@@ -73,7 +74,8 @@ func TestFullDiskLoads(t *testing.T) {
 			t.Fatalf("loaded:\n%s, not\n%s", got, want)
 		}
 		for _, at := range []string{"/workspace", "/tmp", "/var/tmp"} {
-			if out, code := b.run(t, "/bin/sh", "-c", "cd "+at+" && head -c 2000000 /dev/zero > more; s=$?; rm more; exit $s"); code == 0 || !strings.Contains(out, "No space left") {
+			if out, code := b.run(t, "/bin/sh", "-c", "cd "+at+" && head -c 2000000 /dev/zero > more; s=$?; rm "+
+				"more; exit $s"); code == 0 || !strings.Contains(out, "No space left") {
 				t.Errorf("2 MB more in %s: exit status %d: %s", at, code, out)
 			}
 		}
@@ -101,19 +103,23 @@ func TestFullDiskShell(t *testing.T) {
 		t.Errorf("a long command in a shell that was there before: %q", out)
 	}
 	b = b.reload(t, p)
-	if out := b.shell(t, "c1", "cd n; echo \"in ${PWD##*/}\"; x='a b'; echo more > ../more"); !strings.Contains(out, "in n\n") || !strings.Contains(out, "No space left") {
+	if out := b.shell(t, "c1", "cd n; echo \"in ${PWD##*/}\"; x='a b'; echo more > ../more"); !strings.Contains(out,
+		"in n\n") || !strings.Contains(out, "No space left") {
 		t.Errorf("the first command: %q", out)
 	}
 	if out := b.shell(t, "c2", "echo \"$x\" in ${PWD##*/}"); out != "a b in n\n" {
 		t.Errorf("the second command: %q", out)
 	}
-	if out := b.shell(t, "much", "seq 9999"); !strings.Contains(out, "bytes of output were not kept]\n") || !strings.HasSuffix(out, "\n9998\n9999\n") {
+	if out := b.shell(t, "much", "seq 9999"); !strings.Contains(out, "bytes of output were not kept]\n") ||
+		!strings.HasSuffix(out, "\n9998\n9999\n") {
 		t.Errorf("one that says much: %q", out)
 	}
-	if out := b.op(t, "w", "write", `{"file_path": "/workspace/more", "content": "x"}`); !strings.Contains(out, "disk_bytes") {
+	if out := b.op(t, "w", "write", `{"file_path": "/workspace/more", "content": "x"}`); !strings.Contains(out,
+		"disk_bytes") {
 		t.Errorf("the write tool: %q", out)
 	}
-	if out := b.shell(t, "c3", "rm ../big && head -c 20000000 /dev/zero > ../fits && wc -c < ../fits"); out != "20000000\n" {
+	if out := b.shell(t, "c3",
+		"rm ../big && head -c 20000000 /dev/zero > ../fits && wc -c < ../fits"); out != "20000000\n" {
 		t.Errorf("making room: %q", out)
 	}
 	if out := b.shell(t, "c4", "echo \"$x\" in ${PWD##*/}"); out != "a b in n\n" {

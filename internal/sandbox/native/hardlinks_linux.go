@@ -119,8 +119,10 @@ func (r *hardlinks) dir(merged, own, depth int) error {
 				r.copied[st.Ino] = true
 			}
 		case !isOwn && (st.Nlink > 1 && r.copied[st.Ino] || r.nameless[stampOf(&st)]):
-			r.copied[st.Ino] = true                                                                               // a name is a change: the next one shows another moment
-			fd, err := unix.Openat(merged, name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0) // copies it up
+			// a name is a change: the next one shows another moment
+			r.copied[st.Ino] = true
+			// copies it up
+			fd, err := unix.Openat(merged, name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 			if err != nil {
 				return err
 			}

@@ -25,7 +25,8 @@ func mapsRange() bool {
 		found := false
 		for sc := bufio.NewScanner(f); sc.Scan(); {
 			var inside, outside, count uint64
-			if n, _ := fmt.Sscan(sc.Text(), &inside, &outside, &count); n == 3 && inside <= uidBase && inside+count >= 1<<31 {
+			if n, _ := fmt.Sscan(sc.Text(), &inside, &outside, &count); n == 3 && inside <= uidBase &&
+				inside+count >= 1<<31 {
 				found = true
 			}
 		}

@@ -2,7 +2,8 @@ package native
 
 import "testing"
 
-// TestShareFiles: the processes of one sandbox could open every file that the host can have open, or a build could not open enough.
+// TestShareFiles: the processes of one sandbox could open every file that the host can have open, or a build
+// could not open enough.
 func TestShareFiles(t *testing.T) {
 	for _, c := range []struct {
 		host uint64

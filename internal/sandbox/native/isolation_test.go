@@ -36,7 +36,8 @@ func TestHostIsAbsent(t *testing.T) {
 	}
 	t.Setenv("OUTBOARD_TEST_CANARY", canary)
 	b := create(t, p, sandbox.Spec{})
-	paths := []string{secret, "/proc/1/root" + secret, "/proc/self/root" + secret, "/workspace/../../.." + secret, dir, "/etc/shadow", "/etc/gshadow",
+	paths := []string{secret, "/proc/1/root" + secret, "/proc/self/root" + secret, "/workspace/../../.." + secret, dir,
+		"/etc/shadow", "/etc/gshadow",
 		"/etc/ssh/sshd_config", "/etc/machine-id", "/etc/fstab", "/proc/1/environ", "/proc/kcore", "/proc/pressure/memory", "/proc/sysrq-trigger", "/dev/kmsg", "/dev/mem",
 		"/dev/vda", "/dev/sda", "/sys/kernel/uevent_seqnum", "/sys/fs/cgroup/cgroup.procs"}
 	out, _ := b.run(t, append([]string{"/workspace/hostile", "cat"}, paths...)...)
@@ -90,7 +91,8 @@ func TestDisksAreHidden(t *testing.T) {
 	}
 	p, _ := newProvider(t)
 	b := create(t, p, sandbox.Spec{})
-	out := b.sh(t, "cat /proc/partitions /proc/diskstats /proc/swaps /proc/mdstat /proc/devices 2>/dev/null; find /proc/fs /sys -mindepth 1 2>/dev/null; ls -A /dev; ls -d /proc/fs")
+	out := b.sh(t, "cat /proc/partitions /proc/diskstats /proc/swaps /proc/mdstat /proc/devices 2>/dev/null; find "+
+		"/proc/fs /sys -mindepth 1 2>/dev/null; ls -A /dev; ls -d /proc/fs")
 	words := strings.FieldsFunc(out, func(r rune) bool { return r == '/' || r == ' ' || r == '\n' })
 	for _, disk := range append(disks, "Block", "ext4", "xfs", "jbd2") {
 		if slices.Contains(words, disk) {
@@ -116,14 +118,16 @@ func TestBootID(t *testing.T) {
 	for range 4 { // the later ones are made ahead
 		b := create(t, p, sandbox.Spec{})
 		id := read(b)
-		if !regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`).MatchString(id) || seen[id] {
+		if !regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`).
+			MatchString(id) || seen[id] {
 			t.Errorf("a boot id of %q, after %v", id, seen)
 		}
 		seen[id] = true
 		if again := read(b); again != id {
 			t.Errorf("first %s, then %s", id, again)
 		}
-		if out, _ := b.run(t, "sh", "-c", "echo x >/proc/sys/kernel/random/boot_id; chmod 777 /proc/sys/kernel/random/boot_id; rm -f /proc/sys/kernel/random/boot_id"); read(b) != id {
+		if out, _ := b.run(t, "sh", "-c", "echo x >/proc/sys/kernel/random/boot_id; chmod 777 "+
+			"/proc/sys/kernel/random/boot_id; rm -f /proc/sys/kernel/random/boot_id"); read(b) != id {
 			t.Errorf("a tool has changed it: %s", out)
 		}
 		if a, b := b.sh(t, "cat /proc/sys/kernel/random/uuid"), b.sh(t, "cat /proc/sys/kernel/random/uuid"); a == b {
@@ -132,8 +136,9 @@ func TestBootID(t *testing.T) {
 	}
 }
 
-// TestUptime: a program would see for how long the host has been up, and two sandboxes that they are on one, by any of the clocks that count
-// from there; or a sandbox that is made ahead, or a process in it, would be older than the sandbox.
+// TestUptime: a program would see for how long the host has been up, and two sandboxes that they are on one, by
+// any of the clocks that count from there; or a sandbox that is made ahead, or a process in it, would be older
+// than the sandbox.
 func TestUptime(t *testing.T) {
 	if !isRoot() || !spawner.OwnClocks() {
 		t.Skip("needs root, and a kernel of 6.1 or later")
@@ -150,8 +155,9 @@ awk '/btime/{print $2}' /proc/stat; set -- $(sed 's/.*) //' /proc/self/stat); ec
 			t.Fatalf("%q: %v", out, err)
 		}
 		most := int64(time.Since(began).Seconds()) + 3
-		for name, age := range map[string]int64{"/proc/uptime": uptime, "monotonic": monotonic, "boot time": boot, "its own start": started,
-			"/proc/stat": time.Now().Unix() - born} {
+		for name, age := range map[string]int64{"/proc/uptime": uptime, "monotonic": monotonic, "boot time": boot,
+			"its own start": started,
+			"/proc/stat":    time.Now().Unix() - born} {
 			if age < 0 || age > most {
 				t.Errorf("%s says %d s, of at most %d", name, age, most)
 			}
@@ -167,7 +173,8 @@ awk '/btime/{print $2}' /proc/stat; set -- $(sed 's/.*) //' /proc/self/stat); ec
 func TestMountsAreOurs(t *testing.T) {
 	p, _ := newProvider(t)
 	b := create(t, p, sandbox.Spec{})
-	allowed := []string{"/", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/dev", "/proc", "/sys", "/tmp",
+	allowed := []string{"/", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/dev", "/proc", "/sys",
+		"/tmp",
 		"/workspace", "/mnt", "/home"} // the layers, where there are some
 	out := b.sh(t, "cat /proc/self/mountinfo")
 	for line := range strings.Lines(out) {
@@ -190,7 +197,8 @@ func TestMountsAreOurs(t *testing.T) {
 	if strings.Count(out, "\n") < 10 {
 		t.Errorf("control: only these mounts: %s", out)
 	}
-	closed := []string{"/usr/x", "/usr/bin/x", "/dev/x", "/sys/x", "/proc/sys/kernel/hostname", "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger"}
+	closed := []string{"/usr/x", "/usr/bin/x", "/dev/x", "/sys/x", "/proc/sys/kernel/hostname",
+		"/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger"}
 	if p.Capabilities().SeparateID { // else the tool is who the uploads belong to
 		closed = append(closed, "/mnt/session/uploads/x")
 	}
@@ -199,7 +207,8 @@ func TestMountsAreOurs(t *testing.T) {
 			t.Errorf("%s can be written: %s", path, out)
 		}
 	}
-	for _, path := range []string{"/workspace/x", "/home/user/x", "/tmp/x", "/var/tmp/x", "/mnt/session/outputs/x", "/dev/null", "/dev/shm/x"} {
+	for _, path := range []string{"/workspace/x", "/home/user/x", "/tmp/x", "/var/tmp/x", "/mnt/session/outputs/x",
+		"/dev/null", "/dev/shm/x"} {
 		if out, code := b.run(t, "/bin/sh", "-c", "echo x > "+path); code != 0 {
 			t.Errorf("%s cannot be written: %s", path, out)
 		}
@@ -311,13 +320,15 @@ func TestSignalsOfTools(t *testing.T) {
 	b := create(t, p, sandbox.Spec{})
 	seen := func(before, what string) uint64 {
 		t.Helper()
-		n, err := strconv.ParseUint(strings.TrimSpace(b.sh(t, before+"awk '/^"+what+":/ {print $2}' /proc/self/status")), 16, 64)
+		n, err := strconv.ParseUint(strings.TrimSpace(b.sh(t,
+			before+"awk '/^"+what+":/ {print $2}' /proc/self/status")), 16, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	const usr1, threads = 1 << (syscall.SIGUSR1 - 1), 1<<(32-1) | 1<<(34-1) // those of C's thread libraries, see boot.ignoreSignals
+	// those of C's thread libraries, see boot.ignoreSignals
+	const usr1, threads = 1 << (syscall.SIGUSR1 - 1), 1<<(32-1) | 1<<(34-1)
 	if got := seen("", "SigBlk"); got != 0 {
 		t.Errorf("a command begins with signals blocked: %x", got)
 	}
@@ -356,7 +367,8 @@ func TestNoPrivilegeGain(t *testing.T) {
 	}
 	defer os.RemoveAll(shown)
 	setuid, capable := filepath.Join(shown, "setuid"), filepath.Join(shown, "capable")
-	for _, err := range []error{os.Chmod(shown, 0o755), copyFile(setuid, hostilePath(), 0o755), copyFile(capable, hostilePath(), 0o755),
+	for _, err := range []error{os.Chmod(shown, 0o755), copyFile(setuid, hostilePath(), 0o755),
+		copyFile(capable, hostilePath(), 0o755),
 		os.Chmod(setuid, 0o755|os.ModeSetuid|os.ModeSetgid)} {
 		if err != nil {
 			t.Fatal(err)
@@ -467,10 +479,11 @@ func TestLoopbackOnly(t *testing.T) {
 func (b *testSandbox) runAs(t *testing.T, user, script string) (string, int) {
 	t.Helper()
 	var out strings.Builder
-	_, exit, err := b.StartProcess(t.Context(), guest.ProcessStart{Argv: []string{"/bin/sh", "-c", script}, User: user}, func(e guest.ProcessEvent) error {
-		out.Write(e.Data)
-		return nil
-	})
+	_, exit, err := b.StartProcess(t.Context(), guest.ProcessStart{Argv: []string{"/bin/sh", "-c", script}, User: user},
+		func(e guest.ProcessEvent) error {
+			out.Write(e.Data)
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -491,13 +504,15 @@ func TestSharedDev(t *testing.T) {
 	if p.Capabilities().SeparateID {
 		users = append(users, "root")
 	}
-	for _, try := range []string{"echo x > /dev/x", "mkdir /dev/d", "ln -s x /dev/l", "mkfifo /dev/p", "ln /dev/fd /dev/hard", "rm -f /dev/fd", "mv /dev/fd /dev/old", "rmdir /dev/pts",
+	for _, try := range []string{"echo x > /dev/x", "mkdir /dev/d", "ln -s x /dev/l", "mkfifo /dev/p",
+		"ln /dev/fd /dev/hard", "rm -f /dev/fd", "mv /dev/fd /dev/old", "rmdir /dev/pts",
 		"chmod 777 /dev", `chown -h "$(id -u)" /dev/fd`, "touch -c -d @1 /dev", "touch -h -c -d @1 /dev/stdin", "touch /dev/shm/../x"} {
 		for _, user := range users {
 			if out, code := b.runAs(t, user, try); code == 0 {
 				t.Errorf("%s by %q: it can be done: %s", try, user, out)
 			}
-			own := strings.ReplaceAll("rm -rf /dev; mkdir -p /dev/shm /dev/pts && ln -s x /dev/fd && ln -s x /dev/stdin && "+try, "/dev", "/tmp/dev"+user)
+			own := strings.ReplaceAll("rm -rf /dev; mkdir -p /dev/shm /dev/pts && ln -s x /dev/fd && ln -s x "+
+				"/dev/stdin && "+try, "/dev", "/tmp/dev"+user)
 			if out, code := a.runAs(t, user, own); code != 0 {
 				t.Errorf("control: %s by %q in a directory of its own: %s", try, user, out)
 			}
@@ -563,7 +578,8 @@ func TestToolsAreUser(t *testing.T) {
 	p, _ := newProvider(t)
 	b := create(t, p, sandbox.Spec{})
 	const who = `echo "$(id -u) $(id -g) $(id -un) $USER $HOME"; touch /workspace/f && stat -c '%u %g %U' /workspace/f; ls -nd /workspace "$HOME" | cut -d' ' -f3,4`
-	if got, want := b.sh(t, who), "1000 1000 user user /home/user\n1000 1000 user\n1000 1000\n1000 1000\n"; got != want {
+	if got, want := b.sh(t,
+		who), "1000 1000 user user /home/user\n1000 1000 user\n1000 1000\n1000 1000\n"; got != want {
 		t.Errorf("tools are %q, want %q", got, want)
 	}
 	const unpack = `cd /workspace && echo x >of-another && tar --owner=4321 --group=4321 -czf a.tgz of-another && mkdir out && tar -xzf a.tgz -C out && cat out/of-another`

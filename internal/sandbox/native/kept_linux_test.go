@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestKeptFrozen: without a group that stays frozen, the kernel would rewrite its own code with each sandbox that is frozen and thawed. A
-// second provider finds the group as the first one left it.
+// TestKeptFrozen: without a group that stays frozen, the kernel would rewrite its own code with each sandbox
+// that is frozen and thawed. A second provider finds the group as the first one left it.
 func TestKeptFrozen(t *testing.T) {
 	NeedRoot(t)
 	mounts, err := os.ReadFile("/proc/self/mountinfo")

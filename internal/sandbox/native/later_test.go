@@ -127,7 +127,8 @@ func TestPushNotOverFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	bash(t, m, "echo 1 > /workspace/f")
-	if pushed, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), ""); err == nil || sandbox.Gone(err) {
+	if pushed, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), ""); err == nil ||
+		sandbox.Gone(err) {
 		t.Errorf("%+v, %v", pushed, err)
 	}
 	if _, err := os.Lstat(theirs); err != nil {

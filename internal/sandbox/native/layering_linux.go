@@ -29,7 +29,8 @@ func (l *layering) why() string {
 	return l.err.Error()
 }
 
-// hasLayers reports whether the provider can make layers. Where a full disk kept it from finding out, it looks again: a server outlives that.
+// hasLayers reports whether the provider can make layers. Where a full disk kept it from finding out, it looks
+// again: a server outlives that.
 func (p *Provider) hasLayers() bool {
 	l := &p.layering
 	if l.works.Load() {

@@ -184,7 +184,8 @@ func (p *Provider) Forget(_ context.Context, id outboard.CheckpointID) error {
 	if !outboard.ValidID(outboard.PrefixCheckpoint, string(id)) {
 		return nil
 	}
-	if err := os.Remove(filepath.Join(p.dir, checkpointsDir, string(id))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(filepath.Join(p.dir, checkpointsDir, string(id))); err != nil &&
+		!errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forgetting checkpoint %s: %w", id, err)
 	}
 	return nil

@@ -104,7 +104,8 @@ func TestServerKilled(t *testing.T) {
 		t.Fatalf("opening beside the server: %v", err)
 	}
 	defer first.Close()
-	if out := (&testSandbox{Sandbox: first}).sh(t, "echo kept > /workspace/f; echo $$ > /dev/null; echo ok"); out != "ok\n" {
+	if out := (&testSandbox{Sandbox: first}).sh(t,
+		"echo kept > /workspace/f; echo $$ > /dev/null; echo ok"); out != "ok\n" {
 		t.Fatalf("before the kill: %q", out)
 	}
 	if err := server.Process.Kill(); err != nil {
@@ -220,7 +221,8 @@ func leftovers(t *testing.T, dir string) string {
 			out.WriteString(line)
 		}
 	}
-	for _, pattern := range []string{dir + "/*", dir + "/graves/*", dir + "/cache/.new-*", "/sys/fs/cgroup/*/outboard/sbx_*", "/sys/fs/cgroup/outboard/sbx_*"} {
+	for _, pattern := range []string{dir + "/*", dir + "/graves/*", dir + "/cache/.new-*",
+		"/sys/fs/cgroup/*/outboard/sbx_*", "/sys/fs/cgroup/outboard/sbx_*"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -250,7 +252,8 @@ func TestDestroyLeavesNothing(t *testing.T) {
 	for _, id := range ids {
 		b := create(t, p, sandbox.Spec{ID: id})
 		b.sh(t, "cd /workspace; mkdir -p closed/in; touch closed/in/f; chmod 0 closed/in closed; "+
-			"i=0; while [ $i -lt 300 ]; do mkdir d && cd d; i=$((i+1)); done; touch \"$(printf 'new\\nline\\377')\"; (setsid sleep 1000 &) ; echo done")
+			"i=0; while [ $i -lt 300 ]; do mkdir d && cd d; i=$((i+1)); done; touch \"$(printf "+
+			"'new\\nline\\377')\"; (setsid sleep 1000 &) ; echo done")
 		pids = append(pids, initOf(t, dir, id))
 		b.Close()
 	}
@@ -295,7 +298,8 @@ func TestDestroyKilled(t *testing.T) {
 	b.sh(t, "(setsid sleep 1000 &) ; mkdir /workspace/d; echo done")
 	b.Close()
 	ids, pid := []outboard.SandboxID{b.ID()}, initOf(t, dir, b.ID())
-	if err := os.Rename(filepath.Join(dir, string(b.ID())), filepath.Join(dir, "graves", string(b.ID())+".X")); err != nil {
+	if err := os.Rename(filepath.Join(dir, string(b.ID())), filepath.Join(dir, "graves",
+		string(b.ID())+".X")); err != nil {
 		t.Fatal(err)
 	}
 	if left := leftoversOf(leftovers(t, dir), ids); !strings.Contains(left, "graves") {
@@ -335,7 +339,8 @@ func openFiles(t *testing.T) (out []string) {
 		t.Fatal(err)
 	}
 	for _, fd := range fds {
-		if name, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && !slices.Contains(once, name) { // the directory itself is closed again
+		// the directory itself is closed again
+		if name, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && !slices.Contains(once, name) {
 			out = append(out, name)
 		}
 	}
@@ -431,12 +436,15 @@ func TestCreateRefusals(t *testing.T) {
 		spec sandbox.Spec
 		kind outboard.Kind
 	}{
-		"the same id again":          {sandbox.Spec{ID: b.ID(), Generation: "g"}, outboard.Conflict},
-		"an id with a path":          {sandbox.Spec{ID: "sbx_../x", Generation: "g"}, outboard.Invalid},
-		"no generation":              {sandbox.Spec{ID: newID()}, outboard.Invalid},
-		"another isolation":          {sandbox.Spec{ID: newID(), Generation: "g", Isolation: "microvm"}, outboard.Unavailable},
-		"a negative limit":           {sandbox.Spec{ID: newID(), Generation: "g", Limits: outboard.SandboxLimits{Pids: -1}}, outboard.Invalid},
-		"a missing root":             {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: "/no/such"}, outboard.Invalid},
+		"the same id again": {sandbox.Spec{ID: b.ID(), Generation: "g"}, outboard.Conflict},
+		"an id with a path": {sandbox.Spec{ID: "sbx_../x", Generation: "g"}, outboard.Invalid},
+		"no generation":     {sandbox.Spec{ID: newID()}, outboard.Invalid},
+		"another isolation": {sandbox.Spec{ID: newID(), Generation: "g", Isolation: "microvm"},
+			outboard.Unavailable},
+		"a negative limit": {sandbox.Spec{ID: newID(), Generation: "g",
+			Limits: outboard.SandboxLimits{Pids: -1}}, outboard.Invalid},
+		"a missing root": {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: "/no/such"},
+			outboard.Invalid},
 		"a relative root":            {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: "etc"}, outboard.Invalid},
 		"the host's own root":        {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: "/"}, outboard.Invalid},
 		"the sandbox directory":      {sandbox.Spec{ID: newID(), Generation: "g", Rootfs: dir}, outboard.Invalid},
@@ -453,7 +461,8 @@ func TestCreateRefusals(t *testing.T) {
 	if ids, err := p.List(t.Context()); err != nil || len(ids) != 1 {
 		t.Errorf("refused sandboxes left %v, %v", ids, err)
 	}
-	if _, err := native.New(native.Config{Dir: t.TempDir(), Guest: "/no/such/guest"}); outboard.KindOf(err) != outboard.Unavailable {
+	if _, err := native.New(native.Config{Dir: t.TempDir(),
+		Guest: "/no/such/guest"}); outboard.KindOf(err) != outboard.Unavailable {
 		t.Errorf("without a guest program: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -515,7 +524,8 @@ func TestProbe(t *testing.T) {
 		if c.Detail == "" {
 			t.Errorf("%s: no detail", c.Name)
 		}
-		if profiled = profiled || c.Name == "profile" && c.OK; c.Name == "profile" && !strings.Contains(c.Detail, "no capability") {
+		if profiled = profiled || c.Name == "profile" && c.OK; c.Name == "profile" &&
+			!strings.Contains(c.Detail, "no capability") {
 			t.Errorf("the profile of a tool: %s", c.Detail)
 		}
 	}
@@ -550,7 +560,8 @@ func TestKernelRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if got := string(out); !strings.HasPrefix(got, "unavailable ") || !strings.Contains(got, "a limit on namespaces is reached") {
+	if got := string(out); !strings.HasPrefix(got, "unavailable ") ||
+		!strings.Contains(got, "a limit on namespaces is reached") {
 		t.Errorf("New, where network namespaces are refused: %s", got)
 	}
 }

@@ -71,14 +71,18 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// TestTemporaryFiles: a sort or a build of more than half of the memory limit would fail in /tmp, with a disk that is nearly empty.
+// TestTemporaryFiles: a sort or a build of more than half of the memory limit would fail in /tmp, with a disk
+// that is nearly empty.
 func TestTemporaryFiles(t *testing.T) {
 	p, _ := newProvider(t)
 	b := create(t, p, sandbox.Spec{Limits: outboard.SandboxLimits{MemoryBytes: 128 << 20}})
-	if out, code := b.run(t, "sh", "-c", "umask 77; head -c 96000000 /dev/zero > /tmp/x && wc -c < /tmp/x && rm /tmp/x"); code != 0 || out != "96000000\n" {
+	if out, code := b.run(t, "sh", "-c",
+		"umask 77; head -c 96000000 /dev/zero > /tmp/x && wc -c < /tmp/x && rm /tmp/x"); code != 0 ||
+		out != "96000000\n" {
 		t.Errorf("96 MB in /tmp with 128 MiB of memory: exit status %d: %s", code, out)
 	}
-	if out, code := b.run(t, "sh", "-c", "head -c 96000000 /dev/zero > /dev/shm/x"); code == 0 || !strings.Contains(out, "No space left") {
+	if out, code := b.run(t, "sh", "-c", "head -c 96000000 /dev/zero > /dev/shm/x"); code == 0 ||
+		!strings.Contains(out, "No space left") {
 		t.Errorf("control: 96 MB in memory: exit status %d: %s", code, out)
 	}
 	if out := b.sh(t, "rm -f /dev/shm/x; stat -c '%a %U' /tmp; cp /bin/true /tmp/run && /tmp/run && echo runs"); out != "1777 root\nruns\n" && isRoot() {
@@ -110,11 +114,13 @@ func TestCgroupsAreClosed(t *testing.T) {
 	}
 }
 
-// TestLeastMemory: with too little, the kernel ends whatever is in the sandbox's group before there is a guest to say so.
+// TestLeastMemory: with too little, the kernel ends whatever is in the sandbox's group before there is a guest
+// to say so.
 func TestLeastMemory(t *testing.T) {
 	p, _ := newProvider(t)
 	spec := sandbox.Spec{ID: newID(), Generation: "g", Limits: outboard.SandboxLimits{MemoryBytes: 64 << 10}}
-	if _, err := p.Create(t.Context(), spec); outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), "memory_bytes must be 8388608 to") {
+	if _, err := p.Create(t.Context(), spec); outboard.KindOf(err) != outboard.Invalid ||
+		!strings.Contains(err.Error(), "memory_bytes must be 8388608 to") {
 		t.Errorf("64 KiB: %v", err)
 	}
 	if !slices.Contains(p.Capabilities().Limits, "memory") {

@@ -76,7 +76,8 @@ func (m *machine) Alive() bool {
 
 // connect dials the guest and makes sure that it is the one the state file names.
 func (m *machine) connect(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, helloTimeout, outboard.Errorf(outboard.Unavailable, "sandbox %s did not answer within %s", m.id, helloTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, helloTimeout, outboard.Errorf(outboard.Unavailable,
+		"sandbox %s did not answer within %s", m.id, helloTimeout))
 	defer cancel()
 	conn, err := m.dial(ctx, socketFile)
 	if err != nil {
@@ -98,7 +99,8 @@ func Greet(ctx context.Context, c *guest.Client, id outboard.SandboxID, generati
 	h, err := c.Hello(ctx)
 	switch {
 	case errors.Is(err, guest.ErrVersion):
-		return outboard.Errorf(outboard.NotFound, "sandbox %s was started by another version of the server: %w", id, err)
+		return outboard.Errorf(outboard.NotFound, "sandbox %s was started by another version of the server: %w", id,
+			err)
 	case err == nil && h.Generation != generation:
 		return outboard.Errorf(outboard.NotFound, "sandbox %s is of another generation", id)
 	}

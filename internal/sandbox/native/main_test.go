@@ -28,7 +28,8 @@ const (
 	binariesEnv = native.SecondRun               // directory of the built programs: this is the second run
 	createEnv   = "OUTBOARD_TEST_NATIVE_CREATE"  // "dir id": make that sandbox, say so, and wait to be killed
 	flattenEnv  = "OUTBOARD_TEST_NATIVE_FLATTEN" // "dir id last n": go on with that sandbox from step n, and be killed
-	refusedEnv  = "OUTBOARD_TEST_NATIVE_REFUSED" // "dir": in a user namespace of one's own, forbid network namespaces and see New refuse
+	// "dir": in a user namespace of one's own, forbid network namespaces and see New refuse
+	refusedEnv = "OUTBOARD_TEST_NATIVE_REFUSED"
 )
 
 // binaries is where TestMain put the programs.
@@ -198,7 +199,8 @@ func (b *testSandbox) run(t *testing.T, argv ...string) (string, int) {
 		t.Fatal(err)
 	}
 	key := fmt.Sprintf("%s/%d", b.ID(), b.calls)
-	s := guest.Start{Key: key, Epoch: 1, Generation: b.Generation(), Digest: key, Op: "exec", Input: input, TimeoutMs: 60_000, OutputLimit: 100_000}
+	s := guest.Start{Key: key, Epoch: 1, Generation: b.Generation(), Digest: key, Op: "exec", Input: input,
+		TimeoutMs: 60_000, OutputLimit: 100_000}
 	r, err := b.Start(t.Context(), s)
 	if err == nil && r.State != guest.StateDone {
 		r, err = b.Wait(t.Context(), key, 1)
@@ -264,10 +266,12 @@ func TestAsOrdinaryUser(t *testing.T) {
 	if err := os.Chown(home, uid, uid); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-test.v", "-test.timeout=12m"} // of the 20m that `make test` gives a package: root's own run takes less
+	// of the 20m that `make test` gives a package: root's own run takes less
+	args := []string{"-test.v", "-test.timeout=12m"}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(binaries, "self"), args...)
 	cmd.Dir = home
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, "CI=" + os.Getenv("CI"), binariesEnv + "=" + binaries}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, "CI=" + os.Getenv("CI"),
+		binariesEnv + "=" + binaries}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(&out, t.Output()), t.Output()

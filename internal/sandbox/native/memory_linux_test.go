@@ -12,8 +12,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest"
 )
 
-// TestMemoryCount: the limit on memory would be named where it did nothing, or not where it ended a program, on hosts with the other version of
-// control groups than this one.
+// TestMemoryCount: the limit on memory would be named where it did nothing, or not where it ended a program, on
+// hosts with the other version of control groups than this one.
 func TestMemoryCount(t *testing.T) {
 	const unified = "low 0\nhigh 0\nmax 31\noom 3\noom_kill 2\noom_group_kill 0\n"
 	for what, c := range map[string]struct {
@@ -22,16 +22,23 @@ func TestMemoryCount(t *testing.T) {
 		want    guest.MemoryCount
 		known   bool
 	}{
-		"version 2":                         {2, map[string]string{"memory.events": unified, "memory.max": "134217728\n"}, guest.MemoryCount{Ended: 2, Refused: 3, Limit: 134217728}, true},
-		"version 2, without a limit":        {2, map[string]string{"memory.events": unified, "memory.max": "max\n"}, guest.MemoryCount{}, false},
-		"version 2, nothing ended":          {2, map[string]string{"memory.events": "oom 3\noom_kill 0\n"}, guest.MemoryCount{Refused: 3}, true},
-		"version 1, nothing ended":          {1, map[string]string{"memory.oom_control": "oom_kill 0\n"}, guest.MemoryCount{Refused: -1}, true},
-		"version 2, without its count":      {2, map[string]string{"memory.events": "low 0\noom 3\n", "memory.max": "134217728\n"}, guest.MemoryCount{}, false},
+		"version 2": {2, map[string]string{"memory.events": unified,
+			"memory.max": "134217728\n"}, guest.MemoryCount{Ended: 2, Refused: 3, Limit: 134217728}, true},
+		"version 2, without a limit": {2, map[string]string{"memory.events": unified, "memory.max": "max\n"},
+			guest.MemoryCount{}, false},
+		"version 2, nothing ended": {2, map[string]string{"memory.events": "oom 3\noom_kill 0\n"},
+			guest.MemoryCount{Refused: 3}, true},
+		"version 1, nothing ended": {1, map[string]string{"memory.oom_control": "oom_kill 0\n"},
+			guest.MemoryCount{Refused: -1}, true},
+		"version 2, without its count": {2, map[string]string{"memory.events": "low 0\noom 3\n",
+			"memory.max": "134217728\n"}, guest.MemoryCount{}, false},
 		"version 2, without the controller": {2, nil, guest.MemoryCount{}, false},
-		"version 1": {1, map[string]string{"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n", "memory.max_usage_in_bytes": "134217000\n",
-			"memory.limit_in_bytes": "134217728\n"}, guest.MemoryCount{Ended: 2, Refused: -1, Peak: 134217000, Limit: 134217728}, true},
-		"version 1, of an old kernel": {1, map[string]string{"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\n", "memory.max_usage_in_bytes": "134217000\n",
-			"memory.limit_in_bytes": "134217728\n"}, guest.MemoryCount{}, false},
+		"version 1": {1, map[string]string{"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+			"memory.max_usage_in_bytes": "134217000\n",
+			"memory.limit_in_bytes":     "134217728\n"}, guest.MemoryCount{Ended: 2, Refused: -1, Peak: 134217000, Limit: 134217728}, true},
+		"version 1, of an old kernel": {1, map[string]string{"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\n",
+			"memory.max_usage_in_bytes": "134217000\n",
+			"memory.limit_in_bytes":     "134217728\n"}, guest.MemoryCount{}, false},
 	} {
 		other, dir := t.TempDir(), t.TempDir() // the first is that of another controller
 		for name, text := range c.files {
@@ -49,7 +56,8 @@ func TestMemoryCount(t *testing.T) {
 	}
 }
 
-// TestDirectoryOfController: the count would be asked of another controller, or of none where a host has its own names for where they are.
+// TestDirectoryOfController: the count would be asked of another controller, or of none where a host has its own
+// names for where they are.
 func TestDirectoryOfController(t *testing.T) {
 	g := group{version: 1, dirs: []string{"/sys/fs/cgroup/freezer/outboard/x", "/sys/fs/cgroup/memory/outboard/x"}}
 	if got := g.of("memory"); !slices.Equal(got, g.dirs[1:]) {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onThread runs f on a thread of its own, whose root, working directory, namespace and identity it may change: the thread ends
-// with it.
+// onThread runs f on a thread of its own, whose root, working directory, namespace and identity it may change:
+// the thread ends with it.
 func onThread(f func() error) error {
 	return onSpentThread(func() error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
@@ -44,12 +44,13 @@ func (d *descriptors) letGo(fds []int) {
 	closeFDs(fds)
 }
 
-// mountWork makes the overlay of a sandbox's saved directories, attached to nothing: the layers of a stack over the root file
-// system's, with dir to write to. userns is one with the sandbox's ids.
+// mountWork makes the overlay of a sandbox's saved directories, attached to nothing: the layers of a stack over
+// the root file system's, with dir to write to. userns is one with the sandbox's ids.
 //
-// It is the host's mount: a user namespace may not make one that renames directories of lower layers (redirect_dir), and programs
-// do rename directories that an earlier call made. The identity it writes with is the root of the sandbox's range, since the
-// layers' mounts know no other; it keeps the capabilities that copying files up takes. Of a whole root no layer has a file of several names.
+// It is the host's mount: a user namespace may not make one that renames directories of lower layers
+// (redirect_dir), and programs do rename directories that an earlier call made. The identity it writes with is
+// the root of the sandbox's range, since the layers' mounts know no other; it keeps the capabilities that
+// copying files up takes. Of a whole root no layer has a file of several names.
 func (p *Provider) mountWork(s *state, st *stack, dir string, whole bool, userns int) (mnt int, err error) {
 	err = asRange(s.UIDBase, func() error {
 		var fds descriptors
@@ -64,7 +65,8 @@ func (p *Provider) mountWork(s *state, st *stack, dir string, whole bool, userns
 		}
 		dirs := [2]int{}
 		for i, name := range []string{"up", "wk"} {
-			if dirs[i], err = unix.Openat(own, filepath.Base(dir)+"/"+name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
+			if dirs[i], err = unix.Openat(own, filepath.Base(dir)+"/"+name,
+				unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
 				return fmt.Errorf("opening the writable layer: %w", err)
 			}
 			fds.add(dirs[i])
@@ -84,8 +86,9 @@ func userNamespaceOf(pid int) (int, error) {
 	return ns, nil
 }
 
-// asRange runs f on a thread that acts on files as the first id of a range, with root's capabilities. It is any thread: to start one that ends with
-// what it did is dearer than to be root again. One that does not become root again ends.
+// asRange runs f on a thread that acts on files as the first id of a range, with root's capabilities. It is any
+// thread: to start one that ends with what it did is dearer than to be root again. One that does not become root
+// again ends.
 func asRange(uid uint32, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -149,7 +152,8 @@ func (p *Provider) openLayers(fds *descriptors, names, root []string, userns int
 	return lower, nil
 }
 
-// mappedTree returns a detached copy of the mount at path, with the ids on the disk taken for those inside a user namespace.
+// mappedTree returns a detached copy of the mount at path, with the ids on the disk taken for those inside a
+// user namespace.
 func mappedTree(fds *descriptors, path string, userns int) (int, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -166,8 +170,8 @@ func mappedTree(fds *descriptors, path string, userns int) (int, error) {
 	return fd, nil
 }
 
-// mountLayers mounts an overlay. Without writable, which is the upper and the work directory, it is read-only. Without index, the names of a
-// lower file with several come to mean two files when it is written to.
+// mountLayers mounts an overlay. Without writable, which is the upper and the work directory, it is read-only.
+// Without index, the names of a lower file with several come to mean two files when it is written to.
 func mountLayers(lower, writable []int, index bool) (int, error) {
 	ctx, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -212,7 +216,8 @@ func mountLayers(lower, writable []int, index bool) (int, error) {
 const noLinks = unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
 func openPath(dir int, name string, resolve uint64) (int, error) {
-	return unix.Openat2(dir, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolve})
+	return unix.Openat2(dir, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: resolve})
 }
 
 // openBelow opens a directory below another, however long its path is. No link is followed.
@@ -238,8 +243,8 @@ func openBelow(dir int, p string) (int, error) {
 	}
 }
 
-// subtrees returns one detached mount per saved directory of an overlay, owned and closed to others as the tool expects, and where each
-// is in mnt.
+// subtrees returns one detached mount per saved directory of an overlay, owned and closed to others as the tool
+// expects, and where each is in mnt.
 func subtrees(fds *descriptors, mnt int, s *state) (trees, dirs []int, err error) {
 	uid, gid := s.UIDBase+uint32(s.Tool.uid()), s.UIDBase+uint32(s.Tool.gid())
 	for _, d := range workDirs {
@@ -266,7 +271,8 @@ func subtrees(fds *descriptors, mnt int, s *state) (trees, dirs []int, err error
 	return trees, dirs, nil
 }
 
-// inside runs f in the mount namespace of a sandbox, where paths are the sandbox's: nothing may be followed that a tool can make.
+// inside runs f in the mount namespace of a sandbox, where paths are the sandbox's: nothing may be followed that
+// a tool can make.
 func inside(s *state, f func() error) error {
 	ns, err := unix.Open(fmt.Sprintf("/proc/%d/ns/mnt", s.Pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -311,9 +317,9 @@ func moveTree(tree, target int) error {
 // errInUse: a process holds something of a saved directory open, or is in it.
 var errInUse = errors.New("a process uses the workspace")
 
-// detachTrees takes the saved directories' mounts away and returns them, which keeps their file system: to forget what it knows
-// of every file takes long, and need not be waited for. The kernel refuses (errInUse) while anything refers to a mount, and then
-// all of them stay. It runs inside.
+// detachTrees takes the saved directories' mounts away and returns them, which keeps their file system: to
+// forget what it knows of every file takes long, and need not be waited for. The kernel refuses (errInUse) while
+// anything refers to a mount, and then all of them stay. It runs inside.
 func detachTrees(fds *descriptors) (trees []int, err error) {
 	for _, d := range workDirs {
 		at, err := openPath(unix.AT_FDCWD, d, noLinks)

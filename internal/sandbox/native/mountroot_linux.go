@@ -14,11 +14,13 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// MountRoot mounts the overlay of a sandbox's root at target, in the mount namespace of the calling thread, which is no other's: lower are the layers, top
-// first, and what is written goes to upper, beside which work is the kernel's own. All are of this namespace's mounts. What belongs to ToolUID in the
-// layers belongs to tool, unless that is 0, where the kernel can map owners. Layers are given to the kernel one by one and as open
-// directories, so neither their number (the kernel takes 500) nor the length of their paths is bounded by the page that mount(2) has for
-// all options; before Linux 6.8 it is that page, of descriptors' names: about 200 layers. Unavailable: there are more.
+// MountRoot mounts the overlay of a sandbox's root at target, in the mount namespace of the calling thread,
+// which is no other's: lower are the layers, top first, and what is written goes to upper, beside which work is
+// the kernel's own. All are of this namespace's mounts. What belongs to ToolUID in the layers belongs to tool,
+// unless that is 0, where the kernel can map owners. Layers are given to the kernel one by one and as open
+// directories, so neither their number (the kernel takes 500) nor the length of their paths is bounded by the
+// page that mount(2) has for all options; before Linux 6.8 it is that page, of descriptors' names: about 200
+// layers. Unavailable: there are more.
 func MountRoot(lower []string, upper, work, target string, tool uint32) error {
 	userns, err := toolNamespace(tool)
 	if err != nil {
@@ -37,7 +39,8 @@ func MountRoot(lower []string, upper, work, target string, tool uint32) error {
 	return nil
 }
 
-// mountRoot opens the directories and mounts them. userns says whose the layers' files are; nil: whose they are on the disk.
+// mountRoot opens the directories and mounts them. userns says whose the layers' files are; nil: whose they are
+// on the disk.
 func mountRoot(lower []string, upper, work, target string, userns *os.File, way func(descriptors, string) error) error {
 	var fds descriptors
 	defer fds.close()
@@ -70,8 +73,8 @@ func mountRootAny(fds descriptors, target string) error {
 	return err
 }
 
-// openLayer opens a directory for an overlay. One that is mapped lies over the directory itself while it is needed: before Linux 6.13 the kernel takes
-// layers by names only, and what is mounted nowhere has none.
+// openLayer opens a directory for an overlay. One that is mapped lies over the directory itself while it is
+// needed: before Linux 6.13 the kernel takes layers by names only, and what is mounted nowhere has none.
 func openLayer(fds *descriptors, dir string, userns *os.File) (mapped bool, err error) {
 	if userns != nil {
 		fd, err := mappedTree(fds, dir, int(userns.Fd()))
@@ -91,18 +94,22 @@ func openLayer(fds *descriptors, dir string, userns *os.File) (mapped bool, err 
 	return false, nil
 }
 
-// toolNamespace returns a user namespace in which everybody is who they are, but for ToolUID, which is tool, and the reverse. nil: tool is 0, or this host
-// makes no user namespaces, which containers do without otherwise.
+// toolNamespace returns a user namespace in which everybody is who they are, but for ToolUID, which is tool, and
+// the reverse. nil: tool is 0, or this host makes no user namespaces, which containers do without otherwise.
 func toolNamespace(tool uint32) (*os.File, error) {
 	if tool <= ToolUID {
 		return nil, nil
 	}
-	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: ToolUID}, {ContainerID: ToolUID, HostID: int(tool), Size: 1},
-		{ContainerID: ToolUID + 1, HostID: ToolUID + 1, Size: int(tool) - ToolUID - 1}, {ContainerID: int(tool), HostID: ToolUID, Size: 1},
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: ToolUID},
+		{ContainerID: ToolUID, HostID: int(tool), Size: 1},
+		{ContainerID: ToolUID + 1, HostID: ToolUID + 1, Size: int(tool) - ToolUID - 1}, {ContainerID: int(tool),
+			HostID: ToolUID, Size: 1},
 		{ContainerID: int(tool) + 1, HostID: int(tool) + 1, Size: math.MaxUint32 - int(tool) - 1}}
-	// A namespace is made with a process. This one is stopped before its first instruction, and ended: the descriptor keeps the namespace.
+	// A namespace is made with a process. This one is stopped before its first instruction, and ended: the
+	// descriptor keeps the namespace.
 	c := exec.Command("/proc/self/exe")
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, Ptrace: true}
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids,
+		Ptrace: true}
 	err := c.Start()
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EINVAL) {
 		return nil, nil
@@ -137,7 +144,8 @@ func mountRootFrom(fds descriptors, target string, add func(ctx int, key string,
 			return fmt.Errorf("adding %s: %w", key, err)
 		}
 	}
-	// volatile: nothing of a disposable sandbox is worth a sync when it goes. userxattr: as in native sandboxes, whose layers these are.
+	// volatile: nothing of a disposable sandbox is worth a sync when it goes. userxattr: as in native sandboxes,
+	// whose layers these are.
 	for _, flag := range []string{"volatile", "userxattr"} {
 		if err := unix.FsconfigSetFlag(ctx, flag); err != nil {
 			return fmt.Errorf("setting %s: %w", flag, err)
@@ -151,12 +159,14 @@ func mountRootFrom(fds descriptors, target string, add func(ctx int, key string,
 		return os.NewSyscallError("fsmount", err)
 	}
 	defer unix.Close(mnt)
-	return os.NewSyscallError("move_mount", unix.MoveMount(mnt, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH))
+	return os.NewSyscallError("move_mount", unix.MoveMount(mnt, "", unix.AT_FDCWD, target,
+		unix.MOVE_MOUNT_F_EMPTY_PATH))
 }
 
 // mountRootNamed is for Linux 6.8 to 6.12, which take layers one by one but only by name.
 func mountRootNamed(fds descriptors, target string) error {
-	return mountRootFrom(fds, target, func(ctx int, key string, fd int) error { return unix.FsconfigSetString(ctx, key, descriptorName(fd)) })
+	return mountRootFrom(fds, target,
+		func(ctx int, key string, fd int) error { return unix.FsconfigSetString(ctx, key, descriptorName(fd)) })
 }
 
 // mountRootPage is for older kernels.
@@ -165,7 +175,8 @@ func mountRootPage(fds descriptors, target string) error {
 	for i, fd := range fds {
 		names[i] = descriptorName(fd)
 	}
-	options := "lowerdir=" + strings.Join(names[2:], ":") + ",upperdir=" + names[0] + ",workdir=" + names[1] + ",volatile,userxattr"
+	options := "lowerdir=" + strings.Join(names[2:], ":") + ",upperdir=" + names[0] + ",workdir=" + names[1] +
+		",volatile,userxattr"
 	if len(options) >= os.Getpagesize() {
 		return outboard.Errorf(outboard.Unavailable, "this kernel cannot mount so many layers").
 			WithHint("use Linux 6.8 or newer, or an image of fewer layers")

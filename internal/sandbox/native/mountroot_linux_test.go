@@ -12,8 +12,8 @@ import (
 	"github.com/outboard-dev/outboard"
 )
 
-// Broken if a kernel that takes layers in an older way shows other files, or is asked for more layers than it can name without being
-// told so. Every way works on a new kernel, so each is tried by itself.
+// Broken if a kernel that takes layers in an older way shows other files, or is asked for more layers than it
+// can name without being told so. Every way works on a new kernel, so each is tried by itself.
 func TestMountRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
@@ -22,9 +22,10 @@ func TestMountRoot(t *testing.T) {
 		mount func(descriptors, string) error
 		most  int
 	}{
-		"descriptors": {func(fds descriptors, at string) error { return mountRootFrom(fds, at, unix.FsconfigSetFd) }, 400},
-		"names":       {mountRootNamed, 400},
-		"page":        {mountRootPage, 120},
+		"descriptors": {func(fds descriptors, at string) error { return mountRootFrom(fds, at, unix.FsconfigSetFd) },
+			400},
+		"names": {mountRootNamed, 400},
+		"page":  {mountRootPage, 120},
 	}
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
@@ -87,7 +88,8 @@ func mountSome(dir string, n int, mount func(descriptors, string) error) error {
 	})
 }
 
-// Broken if a layer's files of the tool belong to another user in a container, on a new kernel or on one that takes layers in an older way.
+// Broken if a layer's files of the tool belong to another user in a container, on a new kernel or on one that
+// takes layers in an older way.
 func TestMountRootMapped(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
@@ -112,7 +114,8 @@ func TestMountRootMapped(t *testing.T) {
 				}
 			}
 			for name, id := range owners {
-				if err := errors.Join(os.WriteFile(path("lower/"+name), nil, 0o600), os.Chown(path("lower/"+name), int(id), int(id))); err != nil {
+				if err := errors.Join(os.WriteFile(path("lower/"+name), nil, 0o600),
+					os.Chown(path("lower/"+name), int(id), int(id))); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -126,7 +129,8 @@ func TestMountRootMapped(t *testing.T) {
 					return fmt.Errorf("no user namespace: %v", err)
 				}
 				defer userns.Close()
-				if err := mountRoot([]string{path("lower")}, path("upper"), path("work"), path("at"), userns, way); err != nil {
+				if err := mountRoot([]string{path("lower")}, path("upper"), path("work"), path("at"), userns,
+					way); err != nil {
 					return err
 				}
 				for name, want := range owners {

@@ -33,22 +33,24 @@ import "log/slog"
 
 // Config says where and how.
 type Config struct {
-	// Dir holds the sandboxes of this provider and a cache; it is made when missing, private to the user. Several processes may
-	// share it.
+	// Dir holds the sandboxes of this provider and a cache; it is made when missing, private to the user.
+	// Several processes may share it.
 	Dir string
 	// Guest is the path of the outboard-guest program, a static executable.
 	Guest string
-	// ReadOnly names further host directories to show inside, read-only, at the same path, with Rootfs "host". None of them may
-	// hold a secret or a socket.
+	// ReadOnly names further host directories to show inside, read-only, at the same path, with Rootfs "host".
+	// None of them may hold a secret or a socket.
 	ReadOnly []string
-	// Ahead is how many places for sandboxes (directory, uid range, cgroups, network, file systems) are made ahead for each of the
-	// last kinds that were asked for, so that Create need not. 0 is none. A provider with some must be closed.
+	// Ahead is how many places for sandboxes (directory, uid range, cgroups, network, file systems) are made
+	// ahead for each of the last kinds that were asked for, so that Create need not. 0 is none. A provider with
+	// some must be closed.
 	Ahead int
-	// Warm is how many more are made ahead for each of them with a guest that runs and waits to be told whose it is, so that Create
-	// need not start one. 0 is none. They are used up first.
+	// Warm is how many more are made ahead for each of them with a guest that runs and waits to be told whose it
+	// is, so that Create need not start one. 0 is none. They are used up first.
 	Warm int
-	// Reserve is how many bytes of the disk of Dir sandboxes leave: with less no sandbox is made, and programs that go on writing are ended. 0 is
-	// none, less than 0 a part of the disk. A provider with some must be closed.
+	// Reserve is how many bytes of the disk of Dir sandboxes leave: with less no sandbox is made, and programs
+	// that go on writing are ended. 0 is none, less than 0 a part of the disk. A provider with some must be
+	// closed.
 	Reserve int64
 	// Logger receives what has no caller to return to; nil discards.
 	Logger *slog.Logger

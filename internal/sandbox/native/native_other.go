@@ -24,7 +24,8 @@ func New(Config) (*Provider, error) { return nil, errNotLinux() }
 
 // Probe reports that native sandboxes need Linux.
 func Probe(context.Context, Config) Report {
-	return Report{Checks: []Check{{Name: "kernel", Detail: "native sandboxes need Linux", Fix: "run the server on a Linux machine"}}}
+	return Report{Checks: []Check{{Name: "kernel", Detail: "native sandboxes need Linux",
+		Fix: "run the server on a Linux machine"}}}
 }
 
 // Name returns "native".

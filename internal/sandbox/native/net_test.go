@@ -94,7 +94,8 @@ func TestNetwork(t *testing.T) {
 			t.Errorf("%s: %q, want %q", script, got, want)
 		}
 	}
-	for _, script := range []string{say + "say 1.1.1.1 443", say + "say 198.18.0.2 443", say + "say 169.254.169.254 80", say + "say 10.0.0.1 80",
+	for _, script := range []string{say + "say 1.1.1.1 443", say + "say 198.18.0.2 443", say + "say 169.254.169.254 80",
+		say + "say 10.0.0.1 80",
 		say + "say ::ffff:1.1.1.1 443", "exec 3<>/dev/udp/1.1.1.1/53", "exec 3<>/dev/udp/224.0.0.251/5353"} {
 		if out, code := b.run(t, "/bin/bash", "-c", script); code == 0 || !strings.Contains(out, "nreachable") {
 			t.Errorf("%s: %d %s", script, code, out)
@@ -142,7 +143,8 @@ func TestNetworkHandedOver(t *testing.T) {
 	if _, err := first.Accept(); err == nil {
 		t.Error("a closed listener accepts")
 	}
-	if got := b.bash(t, say+"say a.test 80"); !strings.HasPrefix(got, "HTTP/1.1 503 ") || !strings.Contains(got, "gateway of this sandbox is not running") {
+	if got := b.bash(t, say+"say a.test 80"); !strings.HasPrefix(got, "HTTP/1.1 503 ") ||
+		!strings.Contains(got, "gateway of this sandbox is not running") {
 		t.Errorf("without a gateway: %q", got)
 	}
 	again := openProvider(t, native.Config{Dir: dir})

@@ -20,8 +20,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest"
 )
 
-// Pack implements sandbox.Layers. Nothing can write to layers, so what is read is one state; a tool has shaped it, so no name is
-// followed.
+// Pack implements sandbox.Layers. Nothing can write to layers, so what is read is one state; a tool has shaped
+// it, so no name is followed.
 func (p *Provider) Pack(ctx context.Context, id, base outboard.CheckpointID, w io.Writer) error {
 	unlock, err := p.lockLayers(unix.LOCK_SH)
 	if err != nil {
@@ -43,7 +43,8 @@ func (p *Provider) Pack(ctx context.Context, id, base outboard.CheckpointID, w i
 		return fmt.Errorf("packing checkpoint %s: %w", id, err)
 	}
 	tw := tar.NewWriter(w)
-	k := &packer{ctx: ctx, merged: merged, tw: tw, sparse: guest.NewSparse(w, tw), seen: map[string]bool{}, kinds: map[string]kinds{}, links: map[[2]uint64]string{}, delta: base != ""}
+	k := &packer{ctx: ctx, merged: merged, tw: tw, sparse: guest.NewSparse(w, tw), seen: map[string]bool{},
+		kinds: map[string]kinds{}, links: map[[2]uint64]string{}, delta: base != ""}
 	if k.delta {
 		for _, name := range names {
 			fd, err := unix.Open(filepath.Join(p.layer(name), "fs"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -62,7 +63,8 @@ func (p *Provider) Pack(ctx context.Context, id, base outboard.CheckpointID, w i
 // mergedView mounts a stack read-only, attached to nothing, with the ids on the disk.
 func (p *Provider) mergedView(fds *descriptors, names, root []string) (int, error) {
 	cache := filepath.Join(p.dir, cacheDir)
-	root = slices.DeleteFunc(slices.Clone(root), func(l string) bool { // of those, only the tool's empty directories would be seen
+	// of those, only the tool's empty directories would be seen
+	root = slices.DeleteFunc(slices.Clone(root), func(l string) bool {
 		_, err := os.Lstat(l)
 		return err != nil && filepath.Dir(l) == cache
 	})
@@ -163,7 +165,8 @@ func (k *packer) run() error {
 	if list != "" {
 		list += "\x00"
 	}
-	h := &tar.Header{Typeflag: tar.TypeReg, Name: deletedName, Size: int64(len(list)), Mode: 0o600, Format: tar.FormatPAX}
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: deletedName, Size: int64(len(list)), Mode: 0o600,
+		Format: tar.FormatPAX}
 	if err := k.tw.WriteHeader(h); err != nil {
 		return err
 	}
@@ -182,8 +185,8 @@ func (k *packer) run() error {
 	return k.tw.Close()
 }
 
-// collect notes the paths of one layer below dir. A directory that hides or moves what lies below it is written whole, and so is one
-// that was something else in between.
+// collect notes the paths of one layer below dir. A directory that hides or moves what lies below it is written
+// whole, and so is one that was something else in between.
 func (k *packer) collect(dir int, at string, depth int) error {
 	if depth > maxCopyDepth {
 		return outboard.Errorf(outboard.Exhausted, "directories are nested more than %d deep", maxCopyDepth)

@@ -19,11 +19,13 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest"
 )
 
-// FuzzPack packs a directory that a program in a sandbox has made: each line of the script makes one thing, of a kind, a name, and content. If this
-// fails, a program can make something that cannot be saved, or is saved as something else.
+// FuzzPack packs a directory that a program in a sandbox has made: each line of the script makes one thing, of a
+// kind, a name, and content. If this fails, a program can make something that cannot be saved, or is saved as
+// something else.
 func FuzzPack(f *testing.F) {
 	f.Add("f a text\nf b\nd d\nf d/f x\nl out ../../etc/shadow\nl loop loop\nh c a\np pipe\ns sock")
-	f.Add("f odd\xff\tname x\nx odd\xff\tname user.note=a=b\nx odd\xff\tname user.=\nt odd\xff\tname 12345678901\nt odd\xff\tname -1")
+	f.Add("f odd\xff\tname x\nx odd\xff\tname user.note=a=b\nx odd\xff\tname user.=\nt odd\xff\tname 12345678901\nt " +
+		"odd\xff\tname -1")
 	f.Add("h 10000000 sparse\nz sparse 9000000\nm sparse 7777\nf " + strings.Repeat("n", 255) + " y")
 	f.Fuzz(func(t *testing.T, script string) {
 		top := t.TempDir()
@@ -55,7 +57,8 @@ func FuzzPack(f *testing.F) {
 		defer unix.Close(merged)
 		var b bytes.Buffer
 		tw := tar.NewWriter(&b)
-		k := &packer{ctx: t.Context(), merged: merged, tw: tw, sparse: guest.NewSparse(&b, tw), links: map[[2]uint64]string{}}
+		k := &packer{ctx: t.Context(), merged: merged, tw: tw, sparse: guest.NewSparse(&b, tw),
+			links: map[[2]uint64]string{}}
 		if err := errors.Join(k.tree("workspace"), tw.Close()); err != nil {
 			t.Fatalf("it cannot be saved: %v", err)
 		}
@@ -106,7 +109,8 @@ func makes(root *os.Root, line string) {
 		_ = root.Link(arg, name)
 	}
 	dir, err := root.Open(".")
-	if err != nil || strings.Contains(name, "/") || strings.Trim(name, ".") == "" { // in the top only: these follow no root
+	// in the top only: these follow no root
+	if err != nil || strings.Contains(name, "/") || strings.Trim(name, ".") == "" {
 		return
 	}
 	defer dir.Close()

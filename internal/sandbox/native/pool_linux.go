@@ -145,7 +145,8 @@ func (p *Provider) clearPool(ctx context.Context, dir string) error {
 		return fmt.Errorf("reading a pool: %w", err)
 	}
 	for _, e := range slots {
-		if err := p.remove(ctx, place{id: outboard.SandboxID(e.Name()), dir: filepath.Join(dir, e.Name())}); err != nil {
+		if err := p.remove(ctx, place{id: outboard.SandboxID(e.Name()),
+			dir: filepath.Join(dir, e.Name())}); err != nil {
 			return fmt.Errorf("removing a slot: %w", err)
 		}
 	}
@@ -263,7 +264,8 @@ func (p *Provider) Keep(specs []sandbox.PoolSpec) error {
 		if err != nil {
 			return err
 		}
-		shapes = append(shapes, shape{root: root, limits: withDefaults(st.Spec.Limits), connected: st.Spec.Network != nil})
+		shapes = append(shapes, shape{root: root, limits: withDefaults(st.Spec.Limits),
+			connected: st.Spec.Network != nil})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

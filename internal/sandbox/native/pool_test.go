@@ -29,18 +29,21 @@ func slots(t *testing.T, dir string) []string {
 func TestAhead(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s")
 	p := openProvider(t, native.Config{Dir: dir, Ahead: 2})
-	specs := []sandbox.Spec{{}, {Limits: outboard.SandboxLimits{Pids: 40}}, {Network: &sandbox.Network{CA: []byte(testCA)}}, {}}
+	specs := []sandbox.Spec{{}, {Limits: outboard.SandboxLimits{Pids: 40}},
+		{Network: &sandbox.Network{CA: []byte(testCA)}}, {}}
 	var boxes []*testSandbox
 	for range 3 {
 		for _, spec := range specs {
 			p.PoolFilled()
 			b := create(t, p, spec)
 			boxes = append(boxes, b)
-			if out := b.sh(t, "hostname; id -u; ls -ld /workspace /tmp /dev/shm | awk '{print $3}' | sort -u | tr '\\n' ' '"); out != "outboard\n1000\nroot user " &&
+			if out := b.sh(t, "hostname; id -u; ls -ld /workspace /tmp /dev/shm | awk '{print $3}' | sort -u | tr "+
+				"'\\n' ' '"); out != "outboard\n1000\nroot user " &&
 				p.Capabilities().SeparateID {
 				t.Errorf("inside: %q", out)
 			}
-			if _, err := p.Create(t.Context(), sandbox.Spec{ID: b.ID(), Generation: "again"}); outboard.KindOf(err) != outboard.Conflict {
+			if _, err := p.Create(t.Context(),
+				sandbox.Spec{ID: b.ID(), Generation: "again"}); outboard.KindOf(err) != outboard.Conflict {
 				t.Errorf("the same id again: %v", err)
 			}
 		}
@@ -126,7 +129,8 @@ func TestAheadKilled(t *testing.T) {
 	if isRoot() && len(ours(t, dir)) < 2 {
 		t.Errorf("control: it reserved nothing: %v", ours(t, dir))
 	}
-	beside := openProvider(t, native.Config{Dir: dir}) // a server that starts while the first lives leaves its places alone
+	// a server that starts while the first lives leaves its places alone
+	beside := openProvider(t, native.Config{Dir: dir})
 	if len(slots(t, dir)) == 0 {
 		t.Error("the places of a living server were removed")
 	}
@@ -152,7 +156,8 @@ func TestAheadKilled(t *testing.T) {
 	if err := beside.Destroy(t.Context(), id); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "something is left behind", func() bool { return len(ours(t, dir)) == 0 }) // any of the three servers buries it
+	// any of the three servers buries it
+	eventually(t, "something is left behind", func() bool { return len(ours(t, dir)) == 0 })
 }
 
 // startServer starts a process that makes a sandbox and waits to be killed.

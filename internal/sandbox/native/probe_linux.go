@@ -75,10 +75,13 @@ func checkUserNamespaces() Check {
 	fixes := map[string]string{
 		"max_user_namespaces":       "sysctl user.max_user_namespaces=10000",
 		"unprivileged_userns_clone": "sysctl kernel.unprivileged_userns_clone=1, or run the server as root",
-		"max_*_namespaces":          "raise user.max_user_namespaces, max_net_namespaces and their like, or end what holds namespaces",
-		"kernel refuses": "in a container, allow it the calls clone, unshare and mount (Docker: --security-opt seccomp=unconfined, and " +
+		"max_*_namespaces": "raise user.max_user_namespaces, max_net_namespaces and their like, or end " +
+			"what holds namespaces",
+		"kernel refuses": "in a container, allow it the calls clone, unshare and mount (Docker: --security-opt " +
+			"seccomp=unconfined, and " +
 			"for root --cap-add SYS_ADMIN); elsewhere look for a security module that keeps namespaces from this user",
-		"apparmor_restrict_unprivileged_userns": "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or give outboard an AppArmor profile with the userns rule, or run the server as root",
+		"apparmor_restrict_unprivileged_userns": "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or give " +
+			"outboard an AppArmor profile with the userns rule, or run the server as root",
 	}
 	c.Fix = "use a kernel built with CONFIG_USER_NS"
 	for setting, fix := range fixes {
@@ -94,9 +97,11 @@ func checkSeccomp() Check {
 	action := uint32(unix.SECCOMP_RET_KILL_PROCESS)
 	_, _, e := unix.Syscall(unix.SYS_SECCOMP, available, 0, uintptr(unsafe.Pointer(&action)))
 	if e != 0 {
-		return Check{Name: "seccomp", Detail: "filters are not available: " + e.Error(), Fix: "use a kernel built with CONFIG_SECCOMP_FILTER"}
+		return Check{Name: "seccomp", Detail: "filters are not available: " + e.Error(),
+			Fix: "use a kernel built with CONFIG_SECCOMP_FILTER"}
 	}
-	return Check{Name: "seccomp", OK: true, Detail: fmt.Sprintf("filters available; a sandbox gets a program of %d instructions", len(filter()))}
+	return Check{Name: "seccomp", OK: true, Detail: fmt.Sprintf("filters available; a sandbox gets a program of %d "+
+		"instructions", len(filter()))}
 }
 
 func checkOverlay(dir string) Check {
@@ -146,7 +151,8 @@ func (p *Provider) checkCgroups() Check {
 		}
 		c.Detail = fmt.Sprintf("version %d: %s; %s", p.cgroups.version, strings.Join(p.cgroups.limits, ", "), freezer)
 	}
-	if missing := slices.DeleteFunc([]string{"memory", "pids", "cpu"}, func(l string) bool { return slices.Contains(p.cgroups.limits, l) }); len(missing) > 0 {
+	if missing := slices.DeleteFunc([]string{"memory", "pids", "cpu"},
+		func(l string) bool { return slices.Contains(p.cgroups.limits, l) }); len(missing) > 0 {
 		c.OK = false
 		c.Fix = "run the server as root, or as a systemd user service with Delegate=" + strings.Join(missing, " ")
 	}
@@ -155,10 +161,12 @@ func (p *Provider) checkCgroups() Check {
 
 func (p *Provider) checkIDs() Check {
 	if p.rootless {
-		return Check{Name: "identities", Detail: fmt.Sprintf("one uid (%d) for all sandboxes, guest and tools alike", os.Geteuid()),
+		return Check{Name: "identities", Detail: fmt.Sprintf("one uid (%d) for all sandboxes, guest and tools alike",
+			os.Geteuid()),
 			Fix: "run the server as root to give every sandbox a uid range of its own"}
 	}
-	return Check{Name: "identities", OK: true, Detail: fmt.Sprintf("a range of %d uids per sandbox, reserved in %s", uidRange, p.uids.dir)}
+	return Check{Name: "identities", OK: true, Detail: fmt.Sprintf("a range of %d uids per sandbox, reserved in %s",
+		uidRange, p.uids.dir)}
 }
 
 // checkMaps tries what the root file systems of sandboxes are shared with: a mount of the data directory, and of
@@ -194,7 +202,8 @@ func (p *Provider) checkDisk() Check {
 	c := Check{Name: "disk quota"}
 	err := p.disks()
 	if err == nil {
-		c.OK, c.Detail = true, "sized loop: a sandbox with disk_bytes writes to an ext4 file system of that size; project quotas are not used"
+		c.OK, c.Detail = true, "sized loop: a sandbox with disk_bytes writes to an ext4 file system of that size; "+
+			"project quotas are not used"
 		return c
 	}
 	c.Detail, c.Fix = "none: "+err.Error()+"; environments with disk_bytes are refused", "modprobe loop; in a container, give it /dev/loop-control and loop devices"
@@ -203,7 +212,8 @@ func (p *Provider) checkDisk() Check {
 	case p.rootless:
 		c.Fix = "run the server as root"
 	case p.upperTmp:
-		c.Detail = "tmpfs: what sandboxes write is in memory and counts as memory, since " + err.Error() + "; environments with disk_bytes are refused"
+		c.Detail = "tmpfs: what sandboxes write is in memory and counts as memory, since " + err.Error() +
+			"; environments with disk_bytes are refused"
 		c.Fix = "put the data directory on ext4, xfs or btrfs (--data)"
 	case missing != nil && errors.Is(unix.Access("/dev/loop-control", unix.W_OK), nil):
 		c.Fix = "apt-get install e2fsprogs"
@@ -220,8 +230,9 @@ func (p *Provider) trial(ctx context.Context) (made, profile Check) {
 		return failed(name, err), profile
 	}
 	defer os.RemoveAll(dir)
-	t := &Provider{dir: dir, guest: p.guest, log: p.log, rootless: p.rootless, upperTmp: p.upperTmp, uids: p.uids, cgroups: p.cgroups,
-		caps: p.caps, boot: p.boot, children: make(map[outboard.SandboxID]int)}
+	t := &Provider{dir: dir, guest: p.guest, log: p.log, rootless: p.rootless, upperTmp: p.upperTmp, uids: p.uids,
+		cgroups: p.cgroups,
+		caps:    p.caps, boot: p.boot, children: make(map[outboard.SandboxID]int)}
 	t.layering.works.Store(p.hasLayers())
 	for _, d := range []string{cacheDir, layersDir, checkpointsDir, trashDir} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
@@ -237,14 +248,16 @@ func (p *Provider) trial(ctx context.Context) (made, profile Check) {
 	if err = errors.Join(err, t.Destroy(ctx, id), t.Close()); err != nil {
 		return failed(name, err), profile
 	}
-	return Check{Name: name, OK: true, Detail: "made one and removed it: " + p.caps.Isolation + ", loopback network only"}, profile
+	return Check{Name: name, OK: true, Detail: "made one and removed it: " + p.caps.Isolation +
+		", loopback network only"}, profile
 }
 
 // effective is what the kernel says of a process inside.
 func effective(ctx context.Context, s sandbox.Sandbox) Check {
 	c := Check{Name: "profile", Fix: "report it: a sandbox has more rights than it should"}
-	call := guest.Start{Key: "probe", Epoch: 1, Generation: s.Generation(), Digest: "probe", Op: "exec", OutputLimit: 16 << 10,
-		Input: []byte(`{"argv":["cat","/proc/self/status"]}`), TimeoutMs: helloTimeout.Milliseconds()}
+	call := guest.Start{Key: "probe", Epoch: 1, Generation: s.Generation(), Digest: "probe", Op: "exec",
+		OutputLimit: 16 << 10,
+		Input:       []byte(`{"argv":["cat","/proc/self/status"]}`), TimeoutMs: helloTimeout.Milliseconds()}
 	res, err := s.Start(ctx, call)
 	if err == nil && res.State != guest.StateDone {
 		res, err = s.Wait(ctx, call.Key, call.Epoch)
@@ -259,7 +272,8 @@ func effective(ctx context.Context, s sandbox.Sandbox) Check {
 	}
 	const none = "0000000000000000"
 	var excess []string
-	for name, want := range map[string]string{"CapEff": none, "CapPrm": none, "CapBnd": none, "CapAmb": none, "NoNewPrivs": "1", "Seccomp": "2"} {
+	for name, want := range map[string]string{"CapEff": none, "CapPrm": none, "CapBnd": none, "CapAmb": none,
+		"NoNewPrivs": "1", "Seccomp": "2"} {
 		if have[name] != want {
 			excess = append(excess, fmt.Sprintf("%s is %q, not %q", name, have[name], want))
 		}
@@ -270,7 +284,8 @@ func effective(ctx context.Context, s sandbox.Sandbox) Check {
 		return c
 	}
 	uid, _, _ := strings.Cut(have["Uid"], " ")
-	c.Fix, c.Detail = "", fmt.Sprintf("a tool is uid %s inside, has no capability and can get none (no_new_privs); %d instructions of system call "+
+	c.Fix, c.Detail = "", fmt.Sprintf("a tool is uid %s inside, has no capability and can get none (no_new_privs); "+
+		"%d instructions of system call "+
 		"filter, %d masked paths", uid, len(filter()), len(maskedPaths))
 	return c
 }

@@ -9,13 +9,15 @@ import (
 )
 
 // StartProcess starts a process.
-func (m *machine) StartProcess(ctx context.Context, p guest.ProcessStart, f func(guest.ProcessEvent) error) (int, guest.ProcessExit, error) {
+func (m *machine) StartProcess(ctx context.Context, p guest.ProcessStart,
+	f func(guest.ProcessEvent) error) (int, guest.ProcessExit, error) {
 	pid, exit, err := m.client.StartProcess(ctx, p, f)
 	return pid, exit, m.explain(err)
 }
 
 // AttachProcess shows what a process does.
-func (m *machine) AttachProcess(ctx context.Context, ref guest.ProcessRef, from int64, f func(guest.ProcessEvent) error) (guest.ProcessExit, error) {
+func (m *machine) AttachProcess(ctx context.Context, ref guest.ProcessRef, from int64,
+	f func(guest.ProcessEvent) error) (guest.ProcessExit, error) {
 	exit, err := m.client.AttachProcess(ctx, ref, from, f)
 	return exit, m.explain(err)
 }
@@ -93,7 +95,8 @@ func (m *machine) ReadFile(ctx context.Context, f guest.FileRef, offset, length 
 }
 
 // WriteFile replaces a file's content.
-func (m *machine) WriteFile(ctx context.Context, f guest.FileRef, attrs map[string]string, r io.Reader) (guest.Entry, error) {
+func (m *machine) WriteFile(ctx context.Context, f guest.FileRef, attrs map[string]string,
+	r io.Reader) (guest.Entry, error) {
 	e, err := m.client.WriteFile(ctx, f, attrs, r)
 	return e, m.explain(err)
 }

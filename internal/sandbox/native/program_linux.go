@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// program is the guest in a form that the first process of a new user namespace can execute: it has uids that may reach neither
-// the path of the program nor the server's other files. A copy in memory that nobody can write to also cannot be overwritten through
-// /proc/<pid>/exe from inside (the attack of CVE-2019-5736).
+// program is the guest in a form that the first process of a new user namespace can execute: it has uids that
+// may reach neither the path of the program nor the server's other files. A copy in memory that nobody can write
+// to also cannot be overwritten through /proc/<pid>/exe from inside (the attack of CVE-2019-5736).
 type program struct {
 	mu   sync.Mutex
 	file *os.File
@@ -48,9 +48,10 @@ func (g *program) open(path string) (*os.File, error) {
 
 const programName = "outboard-guest"
 
-// inLargePages returns a file of a file system of its own, of which there is one mount, read-only and attached nowhere. The kernel finds the pages of
-// a program one by one as it starts: out of large ones it maps more of them at a time, which is a sixth of the guest's start. Files of memfd_create
-// have large pages only where the administrator says so for all of them.
+// inLargePages returns a file of a file system of its own, of which there is one mount, read-only and attached
+// nowhere. The kernel finds the pages of a program one by one as it starts: out of large ones it maps more of
+// them at a time, which is a sixth of the guest's start. Files of memfd_create have large pages only where the
+// administrator says so for all of them.
 func inLargePages(image []byte) (*os.File, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -84,7 +85,8 @@ func inLargePages(image []byte) (*os.File, error) {
 	return os.NewFile(uintptr(fd), programName), nil
 }
 
-// write makes the program's file. What is within its size may be large pages, so that is there first; what is written in one piece is then one.
+// write makes the program's file. What is within its size may be large pages, so that is there first; what is
+// written in one piece is then one.
 func write(dir int, image []byte) error {
 	fd, err := unix.Openat(dir, programName, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o555)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Broken if what guests run can be written to through /proc, if it is not the program, or if it cannot be executed. The control is the same file
-// on the disk.
+// Broken if what guests run can be written to through /proc, if it is not the program, or if it cannot be
+// executed. The control is the same file on the disk.
 func TestProgramIsNobodysToWrite(t *testing.T) {
 	path, err := exec.LookPath("true")
 	if err != nil {
@@ -49,14 +49,16 @@ func TestProgramIsNobodysToWrite(t *testing.T) {
 			if err := tamper(f); err == nil {
 				t.Errorf("%s: it can be written to", name)
 			}
-			if out, err := exec.Command(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd())).CombinedOutput(); err != nil {
+			if out, err := exec.Command(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd())).
+				CombinedOutput(); err != nil {
 				t.Errorf("%s: %v %s", name, err, out)
 			}
 		}
 		if err := f.Truncate(1); err == nil {
 			t.Errorf("%s: it can be cut", name)
 		}
-		if err := unix.Fchmod(int(f.Fd()), 0o777); name != "sealed" && !errors.Is(err, unix.EROFS) { // seals are of the content
+		// seals are of the content
+		if err := unix.Fchmod(int(f.Fd()), 0o777); name != "sealed" && !errors.Is(err, unix.EROFS) {
 			t.Errorf("%s: its mode: %v", name, err)
 		}
 		got := make([]byte, len(image)+1)

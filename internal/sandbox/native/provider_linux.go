@@ -61,7 +61,8 @@ var (
 // Create.
 func New(cfg Config) (*Provider, error) {
 	if cfg.Dir == "" || cfg.Guest == "" {
-		return nil, outboard.Errorf(outboard.Invalid, "native sandboxes need a directory and the outboard-guest program")
+		return nil, outboard.Errorf(outboard.Invalid,
+			"native sandboxes need a directory and the outboard-guest program")
 	}
 	dir, err := filepath.Abs(cfg.Dir)
 	if err != nil {
@@ -109,7 +110,8 @@ func New(cfg Config) (*Provider, error) {
 	p.caps = p.capabilities()
 	p.caps.Builds = !p.rootless && !p.upperTmp
 	if err := p.tryLayers(); outboard.HasCode(err, outboard.CodeDiskFull) {
-		p.log.Warn("sandboxes have no layers while the disk is full: checkpoints copy what changed; it is tried again when there is room",
+		p.log.Warn("sandboxes have no layers while the disk is full: checkpoints copy what changed; it is tried "+
+			"again when there is room",
 			"dir", dir, "fix", outboard.HintOf(err), "err", err)
 	}
 	if p.uids != nil {
@@ -199,18 +201,22 @@ func (p *Provider) capabilities() sandbox.Capabilities {
 		c.Gaps = append(c.Gaps, "disk use is not limited beyond the file system's own size: "+err.Error())
 	} else {
 		c.Limits = append(c.Limits, "disk")
-		c.Gaps = append(c.Gaps, "disk use is limited only where a disk limit is set; without one the file system's own size is the limit")
+		c.Gaps = append(c.Gaps, "disk use is limited only where a disk limit is set; without one the file system's "+
+			"own size is the limit")
 	}
 	if p.rootless {
 		c.Isolation, c.SeparateID = isolationRootless, false
-		c.Gaps = append(c.Gaps, "files inside belong to the user who runs the server, as do the sandbox's processes; tools can end "+
+		c.Gaps = append(c.Gaps, "files inside belong to the user who runs the server, as do the sandbox's "+
+			"processes; tools can end "+
 			"their own sandbox by exhausting it", sandbox.GapOwnUser)
 	}
 	if p.rootless || !spawner.OwnClocks() {
-		c.Gaps = append(c.Gaps, "programs inside see for how long the host has been up: a clock of a sandbox's own needs root and Linux 6.1 or later")
+		c.Gaps = append(c.Gaps, "programs inside see for how long the host has been up: a clock of a sandbox's own "+
+			"needs root and Linux 6.1 or later")
 	}
 	if p.upperTmp {
-		c.Gaps = append(c.Gaps, "files are kept in memory: the file system of the data directory cannot hold a writable layer")
+		c.Gaps = append(c.Gaps, "files are kept in memory: the file system of the data directory cannot hold a "+
+			"writable layer")
 	}
 	for _, l := range []string{"memory", "pids", "cpu"} {
 		if slices.Contains(c.Limits, l) {
@@ -218,7 +224,8 @@ func (p *Provider) capabilities() sandbox.Capabilities {
 		}
 		switch l {
 		case "memory":
-			c.Gaps = append(c.Gaps, "memory is limited per process only, not for the sandbox: no writable memory cgroup")
+			c.Gaps = append(c.Gaps,
+				"memory is limited per process only, not for the sandbox: no writable memory cgroup")
 		case "pids":
 			c.Gaps = append(c.Gaps, "the number of processes is bounded by a resource limit, not by a cgroup")
 		case "cpu":

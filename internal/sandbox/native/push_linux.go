@@ -21,7 +21,8 @@ import (
 
 // startWork makes the saved directories of a new sandbox: those of checkpoint from, or with "" of the root file
 // system. It returns their overlay, and their mounts, to attach to the sandbox.
-func (p *Provider) startWork(fds *descriptors, b place, s *state, from outboard.CheckpointID, userns int) (mnt int, trees []int, err error) {
+func (p *Provider) startWork(fds *descriptors, b place, s *state, from outboard.CheckpointID,
+	userns int) (mnt int, trees []int, err error) {
 	unlock, err := p.lockLayers(unix.LOCK_SH)
 	if err != nil {
 		return -1, nil, err
@@ -49,9 +50,10 @@ func (p *Provider) startWork(fds *descriptors, b place, s *state, from outboard.
 // work is a writable layer with its overlay, attached to nothing yet.
 type work struct {
 	n      int
-	height int    // layers that it lies on
-	ino    uint64 // of its directory: another process may have made it anew, and then nobody would see what is written to ours
-	mnt    int
+	height int // layers that it lies on
+	// of its directory: another process may have made it anew, and then nobody would see what is written to ours
+	ino uint64
+	mnt int
 }
 
 func (w *work) close() { unix.Close(w.mnt) }
@@ -172,7 +174,8 @@ func (m *machine) overlayOver(n int) (*work, error) {
 	}
 	defer unix.Close(userns)
 	name := layerName(m.id, n)
-	err = m.discard(n + 1) // what is of a push that failed or was cut short, or of another process that is about to find out
+	// what is of a push that failed or was cut short, or of another process that is about to find out
+	err = m.discard(n + 1)
 	if err == nil {
 		err = m.p.layerToBe(name, st)
 	}
@@ -274,11 +277,14 @@ func (m *machine) Push(ctx context.Context, id, parent outboard.CheckpointID) (s
 		m.remember(n, parent)
 	}
 	if err != nil {
-		if _, cerr := m.current(); sandbox.Gone(cerr) { // nobody knows what is attached: nothing may be saved of it either
+		// nobody knows what is attached: nothing may be saved of it either
+		if _, cerr := m.current(); sandbox.Gone(cerr) {
 			return pushed, errors.Join(cerr, err)
 		}
 	}
-	if kind := outboard.KindOf(err); err != nil && kind != outboard.Exhausted && kind != outboard.Unimplemented && m.ended() { // it died meanwhile, or what is left of it is half removed
+	// it died meanwhile, or what is left of it is half removed
+	if kind := outboard.KindOf(err); err != nil && kind != outboard.Exhausted && kind != outboard.Unimplemented &&
+		m.ended() {
 		return pushed, outboard.Errorf(outboard.NotFound, "sandbox %s has ended: %w", m.id, err)
 	}
 	return pushed, err
@@ -297,16 +303,19 @@ func (m *machine) current() (int, error) {
 }
 
 // pushWritten pushes if there is something to push. ahead is what was made for it, or nil; it is taken.
-func (m *machine) pushWritten(ctx context.Context, id, parent outboard.CheckpointID, n int, ahead **work) (sandbox.Pushed, error) {
+func (m *machine) pushWritten(ctx context.Context, id, parent outboard.CheckpointID, n int,
+	ahead **work) (sandbox.Pushed, error) {
 	if !m.written(n) {
 		return m.unwritten(id, parent, n)
 	}
 	if m.copied(parent, n) {
 		return sandbox.Pushed{}, nil
 	}
-	if st, err := m.stack(n); err != nil || len(st.Below) >= maxLayers { // also where the next one was made before it was damaged
+	// also where the next one was made before it was damaged
+	if st, err := m.stack(n); err != nil || len(st.Below) >= maxLayers {
 		if err == nil {
-			err = outboard.Errorf(outboard.Unimplemented, "sandbox %s has %d layers, which is the limit", m.id, len(st.Below))
+			err = outboard.Errorf(outboard.Unimplemented, "sandbox %s has %d layers, which is the limit", m.id,
+				len(st.Below))
 		}
 		return sandbox.Pushed{}, err
 	}
@@ -338,7 +347,8 @@ func (m *machine) workPath(n int, name string) string {
 }
 
 // push swaps the mounts. The overlay that comes next was made before anything stops.
-func (m *machine) push(ctx context.Context, id outboard.CheckpointID, n int, next *work) (pushed sandbox.Pushed, err error) {
+func (m *machine) push(ctx context.Context, id outboard.CheckpointID, n int,
+	next *work) (pushed sandbox.Pushed, err error) {
 	x := &swap{m: m, n: n, next: next, index: -1, root: -1, settled: make(chan struct{}), placed: make(chan struct{})}
 	defer func() {
 		err = errors.Join(err, x.thaw(), x.end())
@@ -381,7 +391,8 @@ func (m *machine) pushCopy(id outboard.CheckpointID, n int) (sandbox.Pushed, err
 
 // nameNow is nameCheckpoint by the link that was made with the next overlay, in its directory, if it is there still.
 func (m *machine) nameNow(id outboard.CheckpointID, layer string, next int) error {
-	if unix.Renameat2(next, "name", unix.AT_FDCWD, filepath.Join(m.p.dir, checkpointsDir, string(id)), unix.RENAME_NOREPLACE) == nil {
+	if unix.Renameat2(next, "name", unix.AT_FDCWD, filepath.Join(m.p.dir, checkpointsDir, string(id)),
+		unix.RENAME_NOREPLACE) == nil {
 		return nil
 	}
 	return m.p.nameCheckpoint(id, layer)

@@ -69,7 +69,8 @@ func (b *testSandbox) say(ctx context.Context, command string) (string, error) {
 		return "", err
 	}
 	key := fmt.Sprintf("%s/%d", b.ID(), b.calls)
-	s := guest.Start{Key: key, Epoch: 1, Generation: b.Generation(), Digest: key, Op: "bash", Input: input, Shell: "main", TimeoutMs: 60_000, OutputLimit: 100_000}
+	s := guest.Start{Key: key, Epoch: 1, Generation: b.Generation(), Digest: key, Op: "bash", Input: input,
+		Shell: "main", TimeoutMs: 60_000, OutputLimit: 100_000}
 	r, err := b.Start(ctx, s)
 	if err == nil && r.State != guest.StateDone {
 		r, err = b.Wait(ctx, key, 1)
@@ -102,7 +103,8 @@ func TestPush(t *testing.T) {
 	if _, pushed := push(t, m); pushed.Changed {
 		t.Error("a fresh workspace is a change")
 	}
-	bash(t, m, "cd /workspace; mkdir -p dir/sub; echo one > dir/sub/f; echo x > gone; ln dir/sub/f hard; echo h > ~/home; echo o > /mnt/session/outputs/o")
+	bash(t, m, "cd /workspace; mkdir -p dir/sub; echo one > dir/sub/f; echo x > gone; ln dir/sub/f hard; echo h > "+
+		"~/home; echo o > /mnt/session/outputs/o")
 	first, pushed := push(t, m)
 	if pushed != (sandbox.Pushed{Changed: true}) {
 		t.Fatalf("first: %+v", pushed)
@@ -110,7 +112,8 @@ func TestPush(t *testing.T) {
 	if _, pushed := push(t, m); pushed.Changed {
 		t.Error("no change is a change")
 	}
-	if out := bash(t, m, "pwd; cat dir/sub/f; mv dir moved; rm gone; echo two >> moved/sub/f; cat hard; cd moved; stat -c %u:%g ."); out != "/workspace\none\none\ntwo\n1000:1000\n" {
+	if out := bash(t, m, "pwd; cat dir/sub/f; mv dir moved; rm gone; echo two >> moved/sub/f; cat hard; cd moved; "+
+		"stat -c %u:%g ."); out != "/workspace\none\none\ntwo\n1000:1000\n" {
 		t.Errorf("after the first push: %q", out)
 	}
 	second, pushed := push(t, m)
@@ -138,7 +141,8 @@ func TestPush(t *testing.T) {
 func TestPushRemovedName(t *testing.T) {
 	p := layered(t)
 	m := start(t, p, "")
-	bash(t, m, "cd /workspace; echo 2 > a; ln a b; echo 3 > c; ln c d; ln c e; echo 2 > f; ln f g; echo 2 > h; mkdir deep; ln h deep/i; head -c 100000 /dev/zero > j; ln j k")
+	bash(t, m, "cd /workspace; echo 2 > a; ln a b; echo 3 > c; ln c d; ln c e; echo 2 > f; ln f g; echo 2 > h; "+
+		"mkdir deep; ln h deep/i; head -c 100000 /dev/zero > j; ln j k")
 	push(t, m)
 	bash(t, m, "cd /workspace; rm b e; echo w >> f; rm g; rm -r deep; rm j k")
 	const look = "cd /workspace; stat -c '%h %n' a c d f h; [ c -ef d ] && cat a c f h; ls"
@@ -163,7 +167,9 @@ func TestPushRemovedName(t *testing.T) {
 func TestPushBusy(t *testing.T) {
 	p := layered(t)
 	m := start(t, p, "")
-	bash(t, m, "cd /workspace; mkfifo pipe; exec 9<>pipe; echo a > a; ln -s a l; ln -P l l2; ln pipe pipe2; (exec 3>>held; while read x; do echo $x >&3; done <pipe) & for i in $(seq 600); do [ -e held ] && break; sleep 0.05; done")
+	bash(t, m, "cd /workspace; mkfifo pipe; exec 9<>pipe; echo a > a; ln -s a l; ln -P l l2; ln pipe pipe2; (exec "+
+		"3>>held; while read x; do echo $x >&3; done <pipe) & for i in $(seq 600); do [ -e held ] && break; sleep "+
+		"0.05; done")
 	id, pushed := push(t, m)
 	if pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
 		t.Fatalf("%+v", pushed)
@@ -171,15 +177,18 @@ func TestPushBusy(t *testing.T) {
 	if _, pushed := push(t, m); pushed.Changed {
 		t.Error("no change under a process is a change")
 	}
-	bash(t, m, "echo more >&9; rm a; echo b > b; for i in $(seq 100); do [ -s held ] && break; sleep 0.05; done; cat held")
+	bash(t, m, "echo more >&9; rm a; echo b > b; for i in $(seq 100); do [ -s held ] && break; sleep 0.05; done; "+
+		"cat held")
 	next, pushed := push(t, m)
 	if !pushed.Copied {
 		t.Fatalf("%+v", pushed)
 	}
-	if out := bash(t, start(t, p, id), "cd /workspace; ls; stat -c %h l pipe; cat held"); out != "a\nheld\nl\nl2\npipe\npipe2\n2\n2\n" {
+	if out := bash(t, start(t, p, id),
+		"cd /workspace; ls; stat -c %h l pipe; cat held"); out != "a\nheld\nl\nl2\npipe\npipe2\n2\n2\n" {
 		t.Errorf("first copy: %q", out)
 	}
-	if out := bash(t, start(t, p, next), "cd /workspace; ls; stat -c %h l pipe; cat held"); out != "b\nheld\nl\nl2\npipe\npipe2\n2\n2\nmore\n" {
+	if out := bash(t, start(t, p, next),
+		"cd /workspace; ls; stat -c %h l pipe; cat held"); out != "b\nheld\nl\nl2\npipe\npipe2\n2\n2\nmore\n" {
 		t.Errorf("second copy: %q", out)
 	}
 	bash(t, m, "exec 9>&-; kill %1; wait; :")
@@ -235,7 +244,9 @@ func TestPushAfterCopy(t *testing.T) {
 	p := layered(t)
 	m := start(t, p, "")
 	bash(t, m, "cd /workspace; mkdir d; echo one > d/f; ln -s one l; mkfifo p; touch -d @1000 d/f; chmod 600 d/f")
-	bash(t, m, "cd /workspace; ! type python3 || python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"s\")'; (cd d; exec sleep 1000) & until grep -qa 1000 /proc/$!/cmdline; do sleep 0.01; done")
+	bash(t, m, "cd /workspace; ! type python3 || python3 -c 'import socket; "+
+		"socket.socket(socket.AF_UNIX).bind(\"s\")'; (cd d; exec sleep 1000) & until grep -qa 1000 "+
+		"/proc/$!/cmdline; do sleep 0.01; done")
 	if _, pushed := push(t, m); pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
 		t.Fatalf("while it is held: %+v", pushed)
 	}
@@ -258,7 +269,8 @@ func TestPushAfterCopy(t *testing.T) {
 		"mkdir e; touch -d @1 .",
 		"mv d/f d/g",
 	} {
-		bash(t, m, "cd /workspace/d; sleep 1000 & cd ..; until grep -qa 1000 /proc/$!/cmdline; do sleep 0.01; done; date > again")
+		bash(t, m, "cd /workspace/d; sleep 1000 & cd ..; until grep -qa 1000 /proc/$!/cmdline; do sleep 0.01; done; "+
+			"date > again")
 		if _, pushed := push(t, m); pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
 			t.Fatalf("before %s: %+v", change, pushed)
 		}
@@ -269,10 +281,12 @@ func TestPushAfterCopy(t *testing.T) {
 			t.Errorf("after %s: %+v", change, pushed)
 			continue
 		}
-		if out := bash(t, start(t, p, id), "cd /workspace; find . ! -type s -printf '%p %m %l %T@\\n' | sort; cat d/*"); out != want {
+		if out := bash(t, start(t, p, id),
+			"cd /workspace; find . ! -type s -printf '%p %m %l %T@\\n' | sort; cat d/*"); out != want {
 			t.Errorf("after %s: %q, want %q", change, out, want)
 		}
-		bash(t, m, "cd /workspace; rm -rf d e l p; mkdir d; echo one > d/f; ln -s one l; mkfifo p; touch -d @1000 d/f; chmod 600 d/f")
+		bash(t, m, "cd /workspace; rm -rf d e l p; mkdir d; echo one > d/f; ln -s one l; mkfifo p; touch -d @1000 "+
+			"d/f; chmod 600 d/f")
 	}
 }
 
@@ -288,7 +302,8 @@ func TestPushMapped(t *testing.T) {
 	if err := m.Put(t.Context(), "/workspace/hostile", 0o755, false, bytes.NewReader(hostile)); err != nil {
 		t.Fatal(err)
 	}
-	bash(t, m, "cd /workspace; mv hostile /tmp; head -c 4096 /dev/zero > f; (exec /tmp/hostile mapped f > /tmp/said) & until grep -q 'wrote a' /tmp/said; do sleep 0.01; done")
+	bash(t, m, "cd /workspace; mv hostile /tmp; head -c 4096 /dev/zero > f; (exec /tmp/hostile mapped f > "+
+		"/tmp/said) & until grep -q 'wrote a' /tmp/said; do sleep 0.01; done")
 	for _, wrote := range []string{"a", "b", "c"} {
 		id, pushed := push(t, m)
 		if pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
@@ -316,7 +331,8 @@ func TestPushAfterCreate(t *testing.T) {
 				start(t, p, "")
 				p.PoolFilled() // the guest of the next, if any may wait
 				id := newID()
-				s, last, err := p.CreateOnly(t.Context(), sandbox.Spec{ID: id, Generation: "g-" + string(id), From: from})
+				s, last, err := p.CreateOnly(t.Context(), sandbox.Spec{ID: id, Generation: "g-" + string(id),
+					From: from})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -342,7 +358,8 @@ func TestPushUnstopped(t *testing.T) {
 	if pushed != (sandbox.Pushed{Changed: true}) {
 		t.Fatalf("first: %+v", pushed)
 	}
-	bash(t, m, "echo 2 >> /workspace/f; (cd ~; exec sleep 1000) & until grep -qa 1000 /proc/$!/cmdline; do sleep 0.01; done")
+	bash(t, m, "echo 2 >> /workspace/f; (cd ~; exec sleep 1000) & until grep -qa 1000 /proc/$!/cmdline; do sleep "+
+		"0.01; done")
 	if _, pushed := push(t, m); pushed != (sandbox.Pushed{Changed: true, Copied: true}) {
 		t.Fatalf("while a process is in the home directory: %+v", pushed)
 	}
@@ -376,7 +393,8 @@ func TestPushLimit(t *testing.T) {
 	}
 	for range 2 {
 		bash(t, m, "echo more >> /workspace/f")
-		if _, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), ""); outboard.KindOf(err) != outboard.Unimplemented {
+		if _, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(),
+			""); outboard.KindOf(err) != outboard.Unimplemented {
 			t.Fatalf("above the limit: %v", err)
 		}
 	}
@@ -529,7 +547,8 @@ func TestPushHalfRemoved(t *testing.T) {
 	}
 	defer other.Close()
 	stuck(t, filepath.Join(dir, string(m.ID()), "2.next"))
-	if _, err := other.(sandbox.Layered).Push(t.Context(), newCheckpoint(), ""); !errors.Is(err, syscall.EPERM) || sandbox.Gone(err) {
+	if _, err := other.(sandbox.Layered).Push(t.Context(), newCheckpoint(), ""); !errors.Is(err, syscall.EPERM) ||
+		sandbox.Gone(err) {
 		t.Fatalf("the control: the other server has removed it: %v", err)
 	}
 	push(t, m)
@@ -559,7 +578,8 @@ func stuck(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(order[slices.Index(order, "up"):], func(name string) bool { return slices.Contains(names, name) })
+	i := slices.IndexFunc(order[slices.Index(order, "up"):],
+		func(name string) bool { return slices.Contains(names, name) })
 	if i < 0 {
 		t.Fatalf("nothing comes after %q in %q", "up", order)
 	}
@@ -577,7 +597,8 @@ func stuck(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags), f.Close()); err != nil {
+		if err := errors.Join(unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags),
+			f.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -610,7 +631,8 @@ func TestPushFailsLate(t *testing.T) {
 	last, _ := push(t, m)
 	fork := start(t, p, last)
 	if out := bash(t, fork, "cat /workspace/*"); out != "1\n2\n" {
-		t.Errorf("%q; after %v; what was saved has %q now, and who wrote it %q; on the disk:\n%s", out, err, bash(t, fork, "ls -l /workspace"),
+		t.Errorf("%q; after %v; what was saved has %q now, and who wrote it %q; on the disk:\n%s", out, err,
+			bash(t, fork, "ls -l /workspace"),
 			bash(t, m, "ls -l /workspace"), onDisk(t, dir))
 	}
 }
@@ -626,9 +648,11 @@ func onDisk(t *testing.T, dir string) string {
 		case err != nil:
 			fmt.Fprintln(&out, name, err)
 			return nil // somebody is at it
-		case d.IsDir() && name != "." && top != "layers" && top != "checkpoints" && !strings.HasPrefix(top, outboard.PrefixSandbox), d.Name() == "wk", d.Name() == "fs" && top != "layers":
+		case d.IsDir() && name != "." && top != "layers" && top != "checkpoints" &&
+			!strings.HasPrefix(top, outboard.PrefixSandbox), d.Name() == "wk", d.Name() == "fs" && top != "layers":
 			return fs.SkipDir
-		case top == "layers" || top == "checkpoints" || name[len(top):] > "/0" && name[len(top):] < "/:": // a writable layer
+		// a writable layer
+		case top == "layers" || top == "checkpoints" || name[len(top):] > "/0" && name[len(top):] < "/:":
 			var st unix.Stat_t
 			_ = unix.Lstat(path, &st)
 			to, _ := os.Readlink(path)
@@ -655,7 +679,8 @@ func TestSweepUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitAhead(t, dir, m.ID(), 3)
-	m.Sandbox.(interface{ Settled() }).Settled() // whoever makes layers keeps the sweep away, until it lets go of the sandbox as well
+	// whoever makes layers keeps the sweep away, until it lets go of the sandbox as well
+	m.Sandbox.(interface{ Settled() }).Settled()
 	if err := p.Sweep(t.Context()); err != nil {
 		t.Fatal(err) // the control
 	}
@@ -721,7 +746,8 @@ func TestForkFromAhead(t *testing.T) {
 				if pushed != (sandbox.Pushed{Changed: true}) {
 					t.Fatalf("%+v", pushed)
 				}
-				if out := bash(t, start(t, p, next), "cat /workspace/e/f ~/home; ls /workspace"); out != strings.Replace(want, "h", "3\nh", 1)+"e\n" {
+				if out := bash(t, start(t, p, next),
+					"cat /workspace/e/f ~/home; ls /workspace"); out != strings.Replace(want, "h", "3\nh", 1)+"e\n" {
 					t.Errorf("from what the fork saved: %q", out)
 				}
 			}
@@ -731,7 +757,8 @@ func TestForkFromAhead(t *testing.T) {
 			if out := bash(t, m, look); out != "1\n2\nh\n1000:1000\n1000:1000\n" {
 				t.Errorf("what was forked from has %q", out)
 			}
-			if _, err := p.Create(t.Context(), sandbox.Spec{ID: newID(), Generation: "g", From: newCheckpoint()}); !sandbox.Gone(err) {
+			if _, err := p.Create(t.Context(), sandbox.Spec{ID: newID(), Generation: "g",
+				From: newCheckpoint()}); !sandbox.Gone(err) {
 				t.Errorf("from a checkpoint that is not here: %v", err)
 			}
 		})

@@ -42,12 +42,14 @@ func (s *said) count(what string) int {
 func TestPutOff(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s")
 	var log said
-	p, err := native.New(native.Config{Dir: dir, Warm: 1, Guest: guestPath(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	p, err := native.New(native.Config{Dir: dir, Warm: 1, Guest: guestPath(),
+		Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	specs := []sandbox.PoolSpec{{Spec: sandbox.Spec{Limits: outboard.SandboxLimits{DiskBytes: 1}}, Count: 1}, // no file system is so small
+	// no file system is so small
+	specs := []sandbox.PoolSpec{{Spec: sandbox.Spec{Limits: outboard.SandboxLimits{DiskBytes: 1}}, Count: 1},
 		{Spec: sandbox.Spec{}, Count: 1}}
 	keep := func() {
 		if err := p.Keep(specs); err != nil {
@@ -85,12 +87,14 @@ func TestPutOff(t *testing.T) {
 func TestCloseWhileMaking(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s")
 	var log said
-	p, err := native.New(native.Config{Dir: dir, Warm: 1, Guest: guestPath(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	p, err := native.New(native.Config{Dir: dir, Warm: 1, Guest: guestPath(),
+		Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if err := p.Keep([]sandbox.PoolSpec{{Spec: sandbox.Spec{Limits: outboard.SandboxLimits{CPUs: 0.01}}, Count: 1}}); err != nil {
+	if err := p.Keep([]sandbox.PoolSpec{{Spec: sandbox.Spec{Limits: outboard.SandboxLimits{CPUs: 0.01}},
+		Count: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	var pid int

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Broken if a thread that acted for a sandbox goes on with another identity than the server's, or with fewer capabilities: whoever comes to be
-// run by it makes files that are not the server's, or fails.
+// Broken if a thread that acted for a sandbox goes on with another identity than the server's, or with fewer
+// capabilities: whoever comes to be run by it makes files that are not the server's, or fails.
 func TestAsRange(t *testing.T) {
 	NeedRoot(t)
 	const uid = 1
@@ -34,7 +34,8 @@ func TestAsRange(t *testing.T) {
 			}
 			var who []string
 			for line := range strings.Lines(string(data)) {
-				if name, _, _ := strings.Cut(line, ":"); name == "Uid" || name == "Gid" || name == "CapEff" || name == "CapPrm" {
+				if name, _, _ := strings.Cut(line, ":"); name == "Uid" || name == "Gid" || name == "CapEff" ||
+					name == "CapPrm" {
 					who = append(who, strings.Join(strings.Fields(line), " "))
 				}
 			}

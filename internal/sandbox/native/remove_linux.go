@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeTree removes a directory tree that a sandbox may have shaped: unreadable directories, names of any bytes, and trees deeper
-// than a path or the table of open files can reach. Nothing else uses the tree any more. A missing one is no error.
+// removeTree removes a directory tree that a sandbox may have shaped: unreadable directories, names of any
+// bytes, and trees deeper than a path or the table of open files can reach. Nothing else uses the tree any more.
+// A missing one is no error.
 func removeTree(dir string) error {
 	r := remover{names: make([]byte, 8<<10)}
 	if err := r.remove(unix.AT_FDCWD, dir, unix.DT_DIR, 0); err != nil {
@@ -24,8 +25,8 @@ func removeTree(dir string) error {
 // removeDepth is how many directories are open at a time, one in the other.
 const removeDepth = 16
 
-// remover empties one tree without ever being more than removeDepth levels deep in it: a directory further down that is not empty is
-// moved up to the top, where its turn comes.
+// remover empties one tree without ever being more than removeDepth levels deep in it: a directory further down
+// that is not empty is moved up to the top, where its turn comes.
 type remover struct {
 	top   int
 	moved int
@@ -74,8 +75,8 @@ func permit(dir int, name string) error {
 	return os.NewSyscallError("fchmodat", unix.Fchmodat(dir, name, 0o700, 0))
 }
 
-// empty removes what it reads in a directory at once, and reports whether there was anything, and whether there was nothing more to read: the
-// kernel may begin with the directory itself and the one above, alone.
+// empty removes what it reads in a directory at once, and reports whether there was anything, and whether there
+// was nothing more to read: the kernel may begin with the directory itself and the one above, alone.
 func (r *remover) empty(fd, depth int) (seen, end bool, err error) {
 	n, err := uninterrupted(func() (int, error) { return unix.ReadDirent(fd, r.names) })
 	if n == 0 || err != nil {
@@ -95,7 +96,8 @@ type dirent struct {
 	kind byte // DT_DIR, ...
 }
 
-// dirents returns what the kernel says of a directory (struct linux_dirent64), but for the directory itself and the one above.
+// dirents returns what the kernel says of a directory (struct linux_dirent64), but for the directory itself and
+// the one above.
 func dirents(b []byte) (entries []dirent) {
 	const header = 19 // inode 8, position 8, length 2, kind 1
 	for len(b) > header {
@@ -109,7 +111,8 @@ func dirents(b []byte) (entries []dirent) {
 	return entries
 }
 
-// remove removes what a name stands for, of which kind says what it was taken for (DT_DIR, ...). A missing one is no error.
+// remove removes what a name stands for, of which kind says what it was taken for (DT_DIR, ...). A missing one
+// is no error.
 func (r *remover) remove(dir int, name string, kind byte, depth int) error {
 	err := error(unix.EISDIR)
 	if kind != unix.DT_DIR {

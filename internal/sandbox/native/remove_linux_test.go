@@ -24,17 +24,20 @@ func TestRemoveTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	for dir := deep; dir != top; dir = filepath.Dir(dir) {
-		if err := errors.Join(os.WriteFile(filepath.Join(dir, "f"), nil, 0o600), os.Symlink(wide, filepath.Join(dir, "l")), os.Chmod(dir, 0)); err != nil {
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, "f"), nil, 0o600),
+			os.Symlink(wide, filepath.Join(dir, "l")), os.Chmod(dir, 0)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 2000 {
-		if err := os.WriteFile(filepath.Join(wide, fmt.Sprint("a file with a name of some length, number ", i)), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(wide, fmt.Sprint("a file with a name of some length, number ", i)), nil,
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	beside := filepath.Join(filepath.Dir(top), "beside")
-	if err := errors.Join(os.WriteFile(beside, nil, 0o600), os.Symlink(beside, filepath.Join(top, "link"))); err != nil {
+	if err := errors.Join(os.WriteFile(beside, nil, 0o600),
+		os.Symlink(beside, filepath.Join(top, "link"))); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // the second time there is none
@@ -62,7 +65,8 @@ func TestRemoveWhatChanged(t *testing.T) {
 	}
 	defer unix.Close(fd)
 	r := remover{top: fd, names: make([]byte, 1<<10)}
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "file"), nil, 0o600), os.MkdirAll(filepath.Join(dir, "dir/in"), 0o700)); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "file"), nil, 0o600),
+		os.MkdirAll(filepath.Join(dir, "dir/in"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	for name, kind := range map[string]byte{"file": unix.DT_DIR, "dir": unix.DT_REG, "none": unix.DT_DIR} {
@@ -79,12 +83,14 @@ func TestRemoveWhatChanged(t *testing.T) {
 func TestRemoveMarks(t *testing.T) {
 	b := place{dir: t.TempDir()}
 	for _, work := range []string{"work", "1/wk"} {
-		if err := errors.Join(os.MkdirAll(b.path(work+"/work/incompat/volatile"), 0o700), os.Mkdir(b.path(work+"/index"), 0o700),
+		if err := errors.Join(os.MkdirAll(b.path(work+"/work/incompat/volatile"), 0o700),
+			os.Mkdir(b.path(work+"/index"), 0o700),
 			os.WriteFile(b.path(work+"/work/incompat/volatile/dirty"), nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(b.path("1/wk/index/one"), nil, 0o600); err != nil { // which a file with two names leaves there
+	// which a file with two names leaves there
+	if err := os.WriteFile(b.path("1/wk/index/one"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.removeMarks()

@@ -64,7 +64,8 @@ func (p *Provider) leavesReserve() error {
 		return nil
 	}
 	text := "the server's disk is full but for what sandboxes leave"
-	return outboard.Errorf(outboard.Unavailable, "%s: %d MiB are free in %s, and sandbox.disk_reserve_bytes is %d MiB", text, free>>20, p.dir, least>>20).
+	return outboard.Errorf(outboard.Unavailable, "%s: %d MiB are free in %s, and sandbox.disk_reserve_bytes is %d MiB",
+		text, free>>20, p.dir, least>>20).
 		WithCode(outboard.CodeDiskFull).WithPublic("%s", text).WithHint(outboard.HintFullDisk)
 }
 
@@ -97,7 +98,8 @@ func (p *Provider) keepReserve() {
 				if w != nil {
 					wait = reserveEvery // reserveGrain is by this
 				} else {
-					p.log.Warn("the disk has only room that sandboxes leave: programs in them that write are ended until there is more", "dir", p.dir,
+					p.log.Warn("the disk has only room that sandboxes leave: programs in them that write are ended "+
+						"until there is more", "dir", p.dir,
 						"free", free, "reserve", least, "fix", outboard.HintFullDisk)
 					w = &writers{p: p, strikes: map[outboard.SandboxID]int{}}
 				}
@@ -167,10 +169,12 @@ func (w *writers) look() {
 // strike notes that programs of a sandbox were ended, and ends all when that was not enough.
 func (w *writers) strike(id outboard.SandboxID, all []int) {
 	if w.strikes[id]++; w.strikes[id] <= reserveStrikes {
-		w.p.log.Warn("a program was ended because it writes to a disk that has only room that sandboxes leave", "sandbox", id)
+		w.p.log.Warn("a program was ended because it writes to a disk that has only room that sandboxes leave",
+			"sandbox", id)
 		return
 	}
-	w.p.log.Warn("all programs of a sandbox were ended because they go on writing to a disk that has only room that sandboxes leave", "sandbox", id)
+	w.p.log.Warn("all programs of a sandbox were ended because they go on writing to a disk that has only room that "+
+		"sandboxes leave", "sandbox", id)
 	for _, pid := range all {
 		signalMember(id, pid, unix.SIGKILL)
 	}

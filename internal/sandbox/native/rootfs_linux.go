@@ -59,7 +59,8 @@ func (p *Provider) rootfs(name string, layers []string, user string) (*rootfs, e
 		if err != nil {
 			return nil, err
 		}
-		r.lower, r.binds, r.path, r.tool = append(slices.Clone(layers), below.lower...), below.binds, below.path, below.tool
+		r.lower, r.binds, r.path, r.tool = append(slices.Clone(layers),
+			below.lower...), below.binds, below.path, below.tool
 	case sandbox.Bare:
 		accounts, t, err := p.accountLayer(layers, user)
 		if err != nil {
@@ -179,7 +180,8 @@ func (p *Provider) accountLayer(layers []string, user string) (string, tool, err
 	if err != nil {
 		return "", t, err
 	}
-	entries := append([]entry{{name: "etc", mode: fs.ModeDir | 0o755}, etcFile("passwd", passwd), etcFile("group", group)}, placeEntries()...)
+	entries := append([]entry{{name: "etc", mode: fs.ModeDir | 0o755}, etcFile("passwd", passwd),
+		etcFile("group", group)}, placeEntries()...)
 	entries = append(entries, p.toolEntries(t)...)
 	entries = append(entries, p.trustEntries(layers, t)...)
 	layer := filepath.Join(p.dir, cacheDir, "accounts-"+digest(entries))
@@ -304,7 +306,8 @@ func hostPath(own string, binds []boot.Bind) string {
 
 // ownPrograms are where people's package managers put programs. They come last in PATH: what is there cannot
 // take the place of the system's.
-var ownPrograms = []string{".local/bin", "go/bin", ".cargo/bin", ".local/share/pnpm", ".bun/bin", ".deno/bin", ".dotnet/tools"}
+var ownPrograms = []string{".local/bin", "go/bin", ".cargo/bin", ".local/share/pnpm", ".bun/bin", ".deno/bin",
+	".dotnet/tools"}
 
 // environment is that of the programs inside: how tools are installed into the home directory and found there,
 // and what spec says. npm is told by a file, because version managers of node refuse to work with the variable.

@@ -33,7 +33,8 @@ func miniRoot(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	for name, data := range map[string]string{"etc/passwd": "root:x:0:0::/:/bin/sh", "etc/resolv.conf": "nameserver 192.0.2.1\n", "data/f": "image"} {
+	for name, data := range map[string]string{"etc/passwd": "root:x:0:0::/:/bin/sh",
+		"etc/resolv.conf": "nameserver 192.0.2.1\n", "data/f": "image"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +49,8 @@ func miniRoot(t *testing.T) string {
 func checkMini(t *testing.T, p sandbox.Provider, rootfs string) {
 	t.Helper()
 	b := create(t, p, sandbox.Spec{Rootfs: rootfs})
-	out, code := b.run(t, "/bin/hostile", "cat", "/etc/passwd", "/etc/resolv.conf", "/data/f", "/usr/bin/env", "/etc/os-release")
+	out, code := b.run(t, "/bin/hostile", "cat", "/etc/passwd", "/etc/resolv.conf", "/data/f", "/usr/bin/env",
+		"/etc/os-release")
 	if code != 0 {
 		t.Fatalf("exit status %d: %s", code, out)
 	}
@@ -122,7 +124,8 @@ func TestArchiveRoot(t *testing.T) {
 func TestHostileArchive(t *testing.T) {
 	p, dir := newProvider(t)
 	outside := filepath.Join(t.TempDir(), "outside")
-	if err := errors.Join(os.Mkdir(outside, 0o755), os.WriteFile(filepath.Join(outside, "secret"), []byte(canary), 0o644)); err != nil {
+	if err := errors.Join(os.Mkdir(outside, 0o755), os.WriteFile(filepath.Join(outside, "secret"), []byte(canary),
+		0o644)); err != nil {
 		t.Fatal(err)
 	}
 	file := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644} }
@@ -141,7 +144,8 @@ func TestHostileArchive(t *testing.T) {
 		"a linked etc":       {link("etc", outside), file("f")},
 		"nothing":            {},
 	} {
-		if s, err := p.Create(t.Context(), sandbox.Spec{ID: newID(), Generation: "g", Rootfs: pack(t, headers)}); outboard.KindOf(err) != outboard.Invalid || err == nil {
+		if s, err := p.Create(t.Context(), sandbox.Spec{ID: newID(), Generation: "g",
+			Rootfs: pack(t, headers)}); outboard.KindOf(err) != outboard.Invalid || err == nil {
 			t.Errorf("%s: %v", name, err)
 			if err == nil {
 				s.Close()
@@ -159,9 +163,12 @@ func TestHostileArchive(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(dir, "cache", ".new-*")); err != nil || len(left) != 0 {
 		t.Errorf("left %v, %v", left, err)
 	}
-	b := create(t, p, sandbox.Spec{Rootfs: pack(t, []tar.Header{{Name: "dev/disk", Typeflag: tar.TypeBlock, Devmajor: 254, Mode: 0o666},
-		{Name: "node", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 1, Mode: 0o666}, {Name: "setuid", Typeflag: tar.TypeReg, Mode: 0o4755},
-		{Name: "f", Typeflag: tar.TypeReg, Mode: 0o644}, {Name: "f", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "f/g", Typeflag: tar.TypeReg, Mode: 0o644}})})
+	b := create(t, p, sandbox.Spec{Rootfs: pack(t,
+		[]tar.Header{{Name: "dev/disk", Typeflag: tar.TypeBlock, Devmajor: 254, Mode: 0o666},
+			{Name: "node", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 1, Mode: 0o666}, {Name: "setuid",
+				Typeflag: tar.TypeReg, Mode: 0o4755},
+			{Name: "f", Typeflag: tar.TypeReg, Mode: 0o644}, {Name: "f", Typeflag: tar.TypeDir, Mode: 0o755}, {Name: "f/g",
+				Typeflag: tar.TypeReg, Mode: 0o644}})})
 	stats, err := b.List(t.Context(), "/f")
 	if err != nil || len(stats) != 1 {
 		t.Errorf("the last of two entries of one name: %v, %v", stats, err)
@@ -187,19 +194,24 @@ func TestHostileArchive(t *testing.T) {
 func TestRootOfLinks(t *testing.T) {
 	p, _ := newProvider(t)
 	outside := filepath.Join(t.TempDir(), "outside")
-	if err := errors.Join(os.Mkdir(outside, 0o777), os.Chmod(outside, 0o777), os.WriteFile(filepath.Join(outside, "secret"), []byte(canary), 0o644)); err != nil {
+	if err := errors.Join(os.Mkdir(outside, 0o777), os.Chmod(outside, 0o777),
+		os.WriteFile(filepath.Join(outside, "secret"), []byte(canary), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	made := 0
-	for _, name := range []string{"proc", "dev", "sys", "tmp", "workspace", "home", "run", "mnt", "etc", "etc/resolv.conf", "etc/hosts"} {
+	for _, name := range []string{"proc", "dev", "sys", "tmp", "workspace", "home", "run", "mnt", "etc",
+		"etc/resolv.conf", "etc/hosts"} {
 		for _, to := range []string{outside, strings.Repeat("../", 12) + outside[1:]} {
 			root := miniRoot(t)
-			if err := errors.Join(os.RemoveAll(filepath.Join(root, name)), os.Symlink(to, filepath.Join(root, name))); err != nil {
+			if err := errors.Join(os.RemoveAll(filepath.Join(root, name)),
+				os.Symlink(to, filepath.Join(root, name))); err != nil {
 				t.Fatal(err)
 			}
 			s, err := p.Create(t.Context(), sandbox.Spec{ID: newID(), Generation: "g", Rootfs: root})
 			if err != nil { // refused is well, where its maker is told and not the operator of the host
-				if slices.Contains([]string{"proc", "dev", "sys", "tmp"}, name) && (outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), "its /"+name+" is not a directory")) {
+				if slices.Contains([]string{"proc", "dev", "sys", "tmp"}, name) &&
+					(outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(),
+						"its /"+name+" is not a directory")) {
 					t.Errorf("%s -> %s: %v", name, to, err)
 				}
 				continue
@@ -207,7 +219,8 @@ func TestRootOfLinks(t *testing.T) {
 			made++
 			b := &testSandbox{Sandbox: s}
 			_ = b.Put(t.Context(), "/"+name+"/written", 0o644, false, strings.NewReader("x"))
-			if out, _ := b.run(t, "/bin/hostile", "cat", "/data/f", "/"+name+"/secret", outside+"/secret"); !strings.Contains(out, "image") || strings.Contains(out, canary) {
+			if out, _ := b.run(t, "/bin/hostile", "cat", "/data/f", "/"+name+"/secret",
+				outside+"/secret"); !strings.Contains(out, "image") || strings.Contains(out, canary) {
 				t.Errorf("%s -> %s: %s", name, to, out)
 			}
 			if err := errors.Join(p.Destroy(t.Context(), b.ID()), s.Close()); err != nil {
@@ -278,20 +291,24 @@ func layerDir(t *testing.T, files map[string]string) string {
 func TestLayerRoot(t *testing.T) {
 	p, _ := newProvider(t)
 	layers := []string{
-		layerDir(t, map[string]string{"!data/gone": "", "data/over": "upper", "!etc/group": "", "opaque/": "", "opaque/new": "new", "workspace/seed": "seed", "workspace/open/": ""}),
-		layerDir(t, map[string]string{"data/gone": "x", "data/over": "lower", "etc/passwd": "app:x:7:7::/:/bin/sh\n", "etc/group": "app:x:7:\n", "opaque/old": "x", "workspace/open/old": "x"}),
+		layerDir(t, map[string]string{"!data/gone": "", "data/over": "upper", "!etc/group": "", "opaque/": "",
+			"opaque/new": "new", "workspace/seed": "seed", "workspace/open/": ""}),
+		layerDir(t, map[string]string{"data/gone": "x", "data/over": "lower", "etc/passwd": "app:x:7:7::/:/bin/sh\n",
+			"etc/group": "app:x:7:\n", "opaque/old": "x", "workspace/open/old": "x"}),
 	}
 	for i := range 100 { // more than one mount option takes
 		layers = append(layers, layerDir(t, map[string]string{"many/" + strconv.Itoa(i): "x"}))
 	}
 	layers = append(layers, miniRoot(t))
 	b := create(t, p, sandbox.Spec{Rootfs: sandbox.Bare, Layers: layers})
-	out, code := b.run(t, "/bin/hostile", "cat", "/data/f", "/data/gone", "/data/over", "/etc/passwd", "/etc/group", "/opaque/old", "/opaque/new",
+	out, code := b.run(t, "/bin/hostile", "cat", "/data/f", "/data/gone", "/data/over", "/etc/passwd", "/etc/group",
+		"/opaque/old", "/opaque/new",
 		"/many/0", "/many/99", "/workspace/seed", "/workspace/open/old", "/usr/bin/env")
 	if code != 0 {
 		t.Fatalf("exit status %d: %s", code, out)
 	}
-	want := map[string]string{"/data/f": `read "image"`, "/data/gone": "unreadable", "/data/over": `read "upper"`, "/opaque/old": "unreadable",
+	want := map[string]string{"/data/f": `read "image"`, "/data/gone": "unreadable", "/data/over": `read "upper"`,
+		"/opaque/old": "unreadable",
 		"/opaque/new": `read "new"`, "/many/0": `read "x"`, "/many/99": `read "x"`, "/workspace/seed": `read "seed"`, "/workspace/open/old": "unreadable",
 		"/etc/passwd": `read "app:x:7:7::/:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/bash\n"`, "/etc/group": `read "user:x:1000:\n"`,
 		"/usr/bin/env": "unreadable"}
@@ -315,8 +332,10 @@ func TestLayerRoot(t *testing.T) {
 // TestLayersOverHost: what lies over the host's programs would not show, or hide them.
 func TestLayersOverHost(t *testing.T) {
 	p, _ := newProvider(t)
-	b := create(t, p, sandbox.Spec{Layers: []string{layerDir(t, map[string]string{"opt/outboard/f": "mine", "etc/extra": "x"})}})
-	if out, code := b.run(t, "/bin/sh", "-c", "cat /opt/outboard/f /etc/extra && test -x /usr/bin/env"); code != 0 || out != "minex" {
+	b := create(t, p, sandbox.Spec{Layers: []string{layerDir(t, map[string]string{"opt/outboard/f": "mine",
+		"etc/extra": "x"})}})
+	if out, code := b.run(t, "/bin/sh", "-c", "cat /opt/outboard/f /etc/extra && test -x /usr/bin/env"); code != 0 ||
+		out != "minex" {
 		t.Errorf("exit status %d: %s", code, out)
 	}
 	if err := p.Destroy(t.Context(), b.ID()); err != nil {
@@ -324,15 +343,19 @@ func TestLayersOverHost(t *testing.T) {
 	}
 }
 
-// TestBrowserTrust: a browser would not find the gateway's certificate, a checkpoint would have that of another gateway, or what a root brings
-// would be hidden: its own database, Firefox's policy, or programs below a /root that everybody may read.
+// TestBrowserTrust: a browser would not find the gateway's certificate, a checkpoint would have that of another
+// gateway, or what a root brings would be hidden: its own database, Firefox's policy, or programs below a /root
+// that everybody may read.
 func TestBrowserTrust(t *testing.T) {
 	p, _ := newProvider(t)
 	net := &sandbox.Network{CA: []byte(testCA)}
-	const look = "for f in home/user/.pki/nssdb root/.pki/nssdb; do readlink /$f || cat /$f/cert9.db; done; cat /etc/firefox/policies/policies.json; stat -c %a /root"
-	own := create(t, p, sandbox.Spec{Network: net, Layers: []string{layerDir(t, map[string]string{"home/user/.pki/nssdb/cert9.db": "mine\n",
-		"etc/firefox/policies/policies.json": "mine too\n"})}})
-	if got, want := own.sh(t, "cat ~/.pki/nssdb/cert9.db /etc/firefox/policies/policies.json"), "mine\nmine too\n"; got != want {
+	const look = "for f in home/user/.pki/nssdb root/.pki/nssdb; do readlink /$f || cat /$f/cert9.db; done; cat " +
+		"/etc/firefox/policies/policies.json; stat -c %a /root"
+	own := create(t, p, sandbox.Spec{Network: net,
+		Layers: []string{layerDir(t, map[string]string{"home/user/.pki/nssdb/cert9.db": "mine\n",
+			"etc/firefox/policies/policies.json": "mine too\n"})}})
+	if got, want := own.sh(t,
+		"cat ~/.pki/nssdb/cert9.db /etc/firefox/policies/policies.json"), "mine\nmine too\n"; got != want {
 		t.Errorf("layers over the host: %q, want %q", got, want)
 	}
 	plain := create(t, p, sandbox.Spec{Network: net})
@@ -357,7 +380,8 @@ func TestBrowserTrust(t *testing.T) {
 		t.Fatal(err)
 	}
 	image := create(t, p, sandbox.Spec{Network: net, Rootfs: sandbox.Bare, Layers: []string{root, miniRoot(t)}})
-	out, _ := image.run(t, "/bin/hostile", "cat", "/home/user/.pki/nssdb/cert9.db", "/root/tool", "/etc/firefox/policies/policies.json")
+	out, _ := image.run(t, "/bin/hostile", "cat", "/home/user/.pki/nssdb/cert9.db", "/root/tool",
+		"/etc/firefox/policies/policies.json")
 	for name, want := range map[string]string{"/home/user/.pki/nssdb/cert9.db": `read "mine"`, "/root/tool": `read "x"`,
 		"/etc/firefox/policies/policies.json": fmt.Sprintf("read %q", policy+"\n")} {
 		if got := answers(out)[name]; got != want {
@@ -393,7 +417,8 @@ func TestInstallingTools(t *testing.T) {
 	b := create(t, p, sandbox.Spec{})
 	for _, dir := range []string{".local/bin", "go/bin", ".cargo/bin"} {
 		const install = `mkdir -p ~/%[1]s && printf '#!/bin/sh\necho mine\n' >~/%[1]s/my-tool && chmod +x ~/%[1]s/my-tool && my-tool && rm ~/%[1]s/my-tool`
-		if out, code := b.run(t, "/bin/sh", "-c", strings.ReplaceAll(install, "%[1]s", dir)); out != "mine\n" || code != 0 {
+		if out, code := b.run(t, "/bin/sh", "-c", strings.ReplaceAll(install, "%[1]s", dir)); out != "mine\n" ||
+			code != 0 {
 			t.Errorf("a program in ~/%s: %q, exit status %d", dir, out, code)
 		}
 	}
@@ -401,8 +426,10 @@ func TestInstallingTools(t *testing.T) {
 		{"git", "git ls-remote --get-url git@github.com:a/b.git", "https://github.com/a/b.git\n"},
 		{"git", "git ls-remote --get-url ssh://git@gitlab.com/a/b.git", "https://gitlab.com/a/b.git\n"},
 		{"git", "git ls-remote --get-url git@other.example:a/b.git", "git@other.example:a/b.git\n"}, // the control
-		{"git", "cd /workspace && git init -q r && cd r && git commit -q --allow-empty -m x && git log --format=%an", "Outboard agent\n"},
-		{"git", "cd /workspace/r && git config user.name own && git commit -q --allow-empty -m y && git log -1 --format=%an", "own\n"},
+		{"git", "cd /workspace && git init -q r && cd r && git commit -q --allow-empty -m x && git log --format=%an",
+			"Outboard agent\n"},
+		{"git", "cd /workspace/r && git config user.name own && git commit -q --allow-empty -m y && git log -1 " +
+			"--format=%an", "own\n"},
 		{"npm", "npm prefix -g", "/home/user/.local\n"},
 		{"sh", "echo $PIP_BREAK_SYSTEM_PACKAGES", "1\n"},
 	} {
@@ -415,7 +442,8 @@ func TestInstallingTools(t *testing.T) {
 	}
 }
 
-// TestInstalledProgramsAreFound: what Go and Rust install as people do it, without a flag or a variable, would not be found by its name.
+// TestInstalledProgramsAreFound: what Go and Rust install as people do it, without a flag or a variable, would
+// not be found by its name.
 func TestInstalledProgramsAreFound(t *testing.T) {
 	p, _ := newProvider(t)
 	b := create(t, p, sandbox.Spec{})
@@ -425,7 +453,8 @@ func TestInstalledProgramsAreFound(t *testing.T) {
 		{"cargo", `mkdir -p /workspace/c/src && cd /workspace/c && printf '[package]\nname = "my-cargo-tool"\nversion = "0.1.0"\nedition = "2021"\n' >Cargo.toml &&
 			printf 'fn main() { println!("mine") }\n' >src/main.rs && cargo install --offline --quiet --path . >&2 && cd / && my-cargo-tool`},
 	} {
-		if _, code := b.run(t, "/bin/sh", "-c", c.program+" version >/dev/null 2>&1 || "+c.program+" --version"); code != 0 {
+		if _, code := b.run(t, "/bin/sh", "-c",
+			c.program+" version >/dev/null 2>&1 || "+c.program+" --version"); code != 0 {
 			t.Logf("NOT TESTED: sandboxes have no %s on this host", c.program)
 			continue
 		}

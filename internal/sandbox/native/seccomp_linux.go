@@ -13,9 +13,10 @@ type callGroup struct {
 	calls []uint32
 }
 
-// allowedCalls is what processes inside may ask of the kernel, whatever the arguments. It is an allow-list: a call that is not
-// here, in archCalls or in checkedCalls fails with EPERM, and one that did not exist when this was written with ENOSYS, so that
-// programs fall back. Left out on purpose, besides everything that needs a capability nobody inside has:
+// allowedCalls is what processes inside may ask of the kernel, whatever the arguments. It is an allow-list: a
+// call that is not here, in archCalls or in checkedCalls fails with EPERM, and one that did not exist when this
+// was written with ENOSYS, so that programs fall back. Left out on purpose, besides everything that needs a
+// capability nobody inside has:
 //
 //   - mount, umount2, pivot_root, fsopen and its family, open_tree, move_mount, mount_setattr, setns, unshare: no new views
 //   - bpf, perf_event_open, userfaultfd, io_uring_*, process_vm_*, pidfd_getfd, kcmp: kernel surface with a history
@@ -24,8 +25,8 @@ type callGroup struct {
 //   - io_submit and its family, since io_setup is refused
 //   - kexec_*, *_module, reboot, swap*, syslog, acct, quotactl, *settime*, adjtimex: administration
 //
-// ptrace is on the list: debuggers are ordinary tools. It cannot reach the guest, which is not dumpable, and since Linux 4.8 the
-// filter is applied to what a tracer makes its tracee do.
+// ptrace is on the list: debuggers are ordinary tools. It cannot reach the guest, which is not dumpable, and
+// since Linux 4.8 the filter is applied to what a tracer makes its tracee do.
 var allowedCalls = []callGroup{
 	{"reading and writing files and sockets", []uint32{
 		unix.SYS_READ, unix.SYS_WRITE, unix.SYS_READV, unix.SYS_WRITEV, unix.SYS_PREAD64, unix.SYS_PWRITE64, unix.SYS_PREADV,
@@ -97,9 +98,10 @@ var checkedCalls = []checked{
 	{unix.SYS_CLONE, "threads and processes, but no namespaces", []clause{
 		{when: []cond{{arg: 0, bits: newNamespaces}}, then: errno(unix.EPERM)},
 	}, allow},
-	{unix.SYS_CLONE3, "its flags lie in memory where no filter can see them; the C libraries fall back to clone", nil, errno(unix.ENOSYS)},
-	// One call would take the whole disk at once, before anybody looks (keepReserve). Programs take this answer for that of a file system
-	// that cannot, and write instead, which the limits and the reserve see.
+	{unix.SYS_CLONE3, "its flags lie in memory where no filter can see them; the C libraries fall back to clone", nil,
+		errno(unix.ENOSYS)},
+	// One call would take the whole disk at once, before anybody looks (keepReserve). Programs take this answer
+	// for that of a file system that cannot, and write instead, which the limits and the reserve see.
 	{unix.SYS_FALLOCATE, "freeing room, and taking less than maxAllocate of it", []clause{
 		{when: []cond{{arg: 1, bits: unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_COLLAPSE_RANGE}}, then: allow},
 		{when: []cond{{arg: 3, bits: -maxAllocate & 0xffffffff}}, then: errno(unix.EOPNOTSUPP)},
@@ -109,25 +111,32 @@ var checkedCalls = []checked{
 		{when: []cond{is(0, unix.AF_UNIX)}, then: allow},
 		{when: []cond{is(0, unix.AF_NETLINK), is(2, unix.NETLINK_ROUTE)}, then: allow},
 		{when: []cond{is(0, unix.AF_NETLINK)}, then: errno(unix.EPROTONOSUPPORT)},
-		{when: []cond{notIn(0, unix.AF_INET, unix.AF_INET6)}, then: errno(unix.EAFNOSUPPORT)}, // packet, alg, vsock, bluetooth, ...
-		{when: []cond{masked(1, socketType, unix.SOCK_STREAM), notIn(2, 0, unix.IPPROTO_TCP)}, then: errno(unix.EPROTONOSUPPORT)},
+		// packet, alg, vsock, bluetooth, ...
+		{when: []cond{notIn(0, unix.AF_INET, unix.AF_INET6)}, then: errno(unix.EAFNOSUPPORT)},
+		{when: []cond{masked(1, socketType, unix.SOCK_STREAM), notIn(2, 0, unix.IPPROTO_TCP)},
+			then: errno(unix.EPROTONOSUPPORT)},
 		{when: []cond{masked(1, socketType, unix.SOCK_STREAM)}, then: allow},
-		{when: []cond{masked(1, socketType, unix.SOCK_DGRAM), notIn(2, 0, unix.IPPROTO_UDP)}, then: errno(unix.EPROTONOSUPPORT)},
+		{when: []cond{masked(1, socketType, unix.SOCK_DGRAM), notIn(2, 0, unix.IPPROTO_UDP)},
+			then: errno(unix.EPROTONOSUPPORT)},
 		{when: []cond{masked(1, socketType, unix.SOCK_DGRAM)}, then: allow},
 	}, errno(unix.EPERM)}, // raw, seqpacket (SCTP), DCCP
-	// The kernel keeps every program of a filter in memory of which the whole host has one share (net.core.bpf_jit_limit), counted against
-	// no sandbox: who takes all of it keeps every other process of the host from installing one.
+	// The kernel keeps every program of a filter in memory of which the whole host has one share
+	// (net.core.bpf_jit_limit), counted against no sandbox: who takes all of it keeps every other process of the
+	// host from installing one.
 	{unix.SYS_SETSOCKOPT, "all but programs that filter packets", []clause{
-		{when: []cond{is(1, unix.SOL_SOCKET), isIn(2, unix.SO_ATTACH_FILTER, unix.SO_ATTACH_BPF, unix.SO_ATTACH_REUSEPORT_CBPF,
+		{when: []cond{is(1, unix.SOL_SOCKET), isIn(2, unix.SO_ATTACH_FILTER, unix.SO_ATTACH_BPF,
+			unix.SO_ATTACH_REUSEPORT_CBPF,
 			unix.SO_ATTACH_REUSEPORT_EBPF)}, then: errno(unix.ENOPROTOOPT)},
 	}, allow},
-	{unix.SYS_SECCOMP, "asking what there is, and the strict mode, but no programs; what a kernel without them answers", []clause{
-		{when: []cond{is(0, unix.SECCOMP_SET_MODE_FILTER)}, then: errno(unix.EINVAL)},
-	}, allow},
+	{unix.SYS_SECCOMP, "asking what there is, and the strict mode, but no programs; what a kernel without them answers",
+		[]clause{
+			{when: []cond{is(0, unix.SECCOMP_SET_MODE_FILTER)}, then: errno(unix.EINVAL)},
+		}, allow},
 	{unix.SYS_PRCTL, "all but the older way to a program", []clause{
 		{when: []cond{is(0, unix.PR_SET_SECCOMP), is(1, unix.SECCOMP_MODE_FILTER)}, then: errno(unix.EINVAL)},
 	}, allow},
-	{unix.SYS_IO_SETUP, "of its contexts the whole host has a number (fs.aio-max-nr); databases do without", nil, errno(unix.ENOSYS)},
+	{unix.SYS_IO_SETUP, "of its contexts the whole host has a number (fs.aio-max-nr); databases do without", nil,
+		errno(unix.ENOSYS)},
 	{unix.SYS_IOCTL, "all but putting input into a terminal, by which a child takes over its parent's", []clause{
 		{when: []cond{is(1, unix.TIOCSTI)}, then: errno(unix.EPERM)},
 		{when: []cond{is(1, unix.TIOCLINUX)}, then: errno(unix.EPERM)},
@@ -135,7 +144,8 @@ var checkedCalls = []checked{
 	{unix.SYS_PERSONALITY, "asking, the usual one, and no address randomization for debuggers", []clause{
 		{when: []cond{notIn(0, 0, 0x8, 0x20000, 0x20008, 0x40000, 0xffffffff)}, then: errno(unix.EPERM)},
 	}, allow},
-	{unix.SYS_SYSINFO, "the guest says how large the sandbox is: the kernel would speak of the host", nil, unix.SECCOMP_RET_USER_NOTIF},
+	{unix.SYS_SYSINFO, "the guest says how large the sandbox is: the kernel would speak of the host", nil,
+		unix.SECCOMP_RET_USER_NOTIF},
 	{unix.SYS_PRLIMIT64, "one's own limits: with a shared identity, another's would include the guest's", []clause{
 		{when: []cond{is(0, 0)}, then: allow},
 	}, errno(unix.EPERM)},

@@ -118,7 +118,8 @@ func TestFilter(t *testing.T) {
 		{unix.SYS_SETSOCKOPT, []uint32{3, unix.SOL_SOCKET, unix.SO_DETACH_FILTER}, allow},
 		{unix.SYS_SETSOCKOPT, []uint32{3, unix.SOL_SOCKET, unix.SO_KEEPALIVE}, allow},
 		{unix.SYS_SETSOCKOPT, []uint32{3, unix.IPPROTO_TCP, unix.TCP_CC_INFO}, allow},
-		{unix.SYS_SETSOCKOPT, []uint32{3, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT}, allow}, // 51, too, of another level
+		// 51, too, of another level
+		{unix.SYS_SETSOCKOPT, []uint32{3, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT}, allow},
 		{unix.SYS_SECCOMP, []uint32{unix.SECCOMP_SET_MODE_FILTER}, errno(unix.EINVAL)},
 		{unix.SYS_SECCOMP, []uint32{unix.SECCOMP_GET_ACTION_AVAIL}, allow},
 		{unix.SYS_PRCTL, []uint32{unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER}, errno(unix.EINVAL)},

@@ -79,7 +79,8 @@ func (r *Roots) Get(name string, layers []string) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	changing := slices.DeleteFunc(slices.Clone(root.lower), func(l string) bool { return slices.Contains(root.cached(), l) })
+	changing := slices.DeleteFunc(slices.Clone(root.lower),
+		func(l string) bool { return slices.Contains(root.cached(), l) })
 	return &Root{Lower: root.lower, Changing: changing, Binds: root.binds, Path: root.path}, nil
 }
 

@@ -23,7 +23,8 @@ const rootDir = "root"
 // sharedRoot reports whether a sandbox's root may be the first overlay of its saved directories. Layers of
 // images may not: their marks are not those of an overlay of the host's.
 func (a shape) sharedRoot() bool {
-	return a.from == "" && len(a.root.given) == 0 && len(a.root.lower) == 1 && filepath.Dir(a.root.lower[0]) == a.root.cache
+	return a.from == "" && len(a.root.given) == 0 && len(a.root.lower) == 1 &&
+		filepath.Dir(a.root.lower[0]) == a.root.cache
 }
 
 // sharedRoot reports whether <n> is of the root's overlay.
@@ -179,7 +180,8 @@ func (c *copier) savedDir(src, old int, saved string) error {
 func (c *comparer) savedDir(up, then int, saved string) error {
 	var st, was unix.Stat_t
 	err := unix.Fstatat(up, saved[1:], &st, unix.AT_SYMLINK_NOFOLLOW)
-	if werr := unix.Fstatat(then, saved[1:], &was, unix.AT_SYMLINK_NOFOLLOW); err == unix.ENOENT && werr == unix.ENOENT {
+	if werr := unix.Fstatat(then, saved[1:], &was, unix.AT_SYMLINK_NOFOLLOW); err == unix.ENOENT &&
+		werr == unix.ENOENT {
 		return nil
 	} else if err = errors.Join(err, werr); err != nil {
 		return errDiffers

@@ -16,7 +16,8 @@ import (
 func TestGiveBackSaved(t *testing.T) {
 	top := t.TempDir()
 	up, layer := filepath.Join(top, "up"), filepath.Join(top, "layer")
-	for _, d := range []string{layer, up + "/etc", up + "/home/other", up + "/home/user/in", up + "/mnt/session/uploads", up + "/mnt/session/outputs/in"} {
+	for _, d := range []string{layer, up + "/etc", up + "/home/other", up + "/home/user/in", up +
+		"/mnt/session/uploads", up + "/mnt/session/outputs/in"} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -45,11 +46,13 @@ func TestGiveBackSaved(t *testing.T) {
 	if err := takeSaved(from, to); err != nil {
 		t.Fatal(err)
 	}
-	taken := []string{"", "/home", "/home/user", "/home/user/in", "/mnt", "/mnt/session", "/mnt/session/outputs", "/mnt/session/outputs/in"}
+	taken := []string{"", "/home", "/home/user", "/home/user/in", "/mnt", "/mnt/session", "/mnt/session/outputs",
+		"/mnt/session/outputs/in"}
 	if got := names(layer); !slices.Equal(got, taken) {
 		t.Errorf("the layer has %q", got)
 	}
-	if got, want := names(up), []string{"", "/etc", "/home", "/home/other", "/mnt", "/mnt/session", "/mnt/session/uploads"}; !slices.Equal(got, want) {
+	if got, want := names(up), []string{"", "/etc", "/home", "/home/other", "/mnt", "/mnt/session",
+		"/mnt/session/uploads"}; !slices.Equal(got, want) {
 		t.Errorf("the root has %q", got)
 	}
 	if err := giveBackSaved(to, from); err != nil {

@@ -21,7 +21,8 @@ import (
 // has that itself: up to the first one both are written to the same overlay.
 func TestPushOfRoot(t *testing.T) {
 	const elsewhere = "cat /home/beside " + sandbox.Uploads + "/beside /var/tmp/beside /tmp/beside"
-	for what, hold := range map[string]string{"swapped": "", "copied": "(cd /workspace; exec sleep 1000) & until grep -qa 1000 /proc/$!/cmdline; do sleep 0.01; done"} {
+	for what, hold := range map[string]string{"swapped": "",
+		"copied": "(cd /workspace; exec sleep 1000) & until grep -qa 1000 /proc/$!/cmdline; do sleep 0.01; done"} {
 		t.Run(what, func(t *testing.T) {
 			p := layered(t)
 			m := start(t, p, "")
@@ -106,10 +107,12 @@ func TestForgottenFiles(t *testing.T) {
 	if now := used(); now < before+size {
 		t.Fatalf("the control: %d bytes are used, and %d were before the file was made", now, before)
 	}
-	if err := os.Remove(filepath.Join(dir, "s", "layers", string(m.ID())+".1", "fs", "workspace", "big")); err != nil { // as a sweep does
+	// as a sweep does
+	if err := os.Remove(filepath.Join(dir, "s", "layers", string(m.ID())+".1", "fs", "workspace", "big")); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); used() >= before+size/2; time.Sleep(10 * time.Millisecond) { // the kernel tells nobody
+	// the kernel tells nobody
+	for deadline := time.Now().Add(time.Minute); used() >= before+size/2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d bytes are used, and %d were before the file was made", used(), before)
 		}

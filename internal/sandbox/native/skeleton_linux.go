@@ -50,7 +50,8 @@ var etcAllowed = []string{
 }
 
 // skeletonDirs exist in every sandbox whether or not the host has them.
-var skeletonDirs = []string{"dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "srv", "sys", "usr", "var", "var/cache",
+var skeletonDirs = []string{"dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "srv", "sys", "usr", "var",
+	"var/cache",
 	"var/lib", "var/log", "var/opt"}
 
 // topLevel are the directories of programs and libraries. Where the host has a link (merged /usr) so has the
@@ -145,16 +146,19 @@ func accountEntries() []entry {
 }
 
 // hostPasswd are the accounts of a sandbox that shows the host's programs.
-const hostPasswd = "root:x:0:0:root:/root:/bin/bash\n" + toolPasswd + "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+const hostPasswd = "root:x:0:0:root:/root:/bin/bash\n" + toolPasswd +
+	"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 
 // settingEntries are files that environment names. They are ours, beside those of the root.
 func settingEntries() []entry {
 	var git strings.Builder
 	git.WriteString("[user]\n\tname = Outboard agent\n\temail = agent@outboard.invalid\n")
-	for _, host := range []string{"github.com", "gitlab.com", "bitbucket.org", "codeberg.org", "git.sr.ht", "gitea.com", "salsa.debian.org", "gitlab.gnome.org",
+	for _, host := range []string{"github.com", "gitlab.com", "bitbucket.org", "codeberg.org", "git.sr.ht", "gitea.com",
+		"salsa.debian.org", "gitlab.gnome.org",
 		"gitlab.freedesktop.org", "invent.kde.org"} {
 		fmt.Fprintf(&git, "[url \"https://%s/\"]\n", host)
-		for _, form := range []string{"git@%s:", "ssh://git@%s/", "ssh://git@%s:22/", "git+ssh://git@%s/", "ssh://%s/", "git://%s/"} {
+		for _, form := range []string{"git@%s:", "ssh://git@%s/", "ssh://git@%s:22/", "git+ssh://git@%s/", "ssh://%s/",
+			"git://%s/"} {
 			fmt.Fprintf(&git, "\tinsteadOf = "+form+"\n", host)
 		}
 	}
@@ -163,7 +167,8 @@ func settingEntries() []entry {
 		{name: "etc/outboard", mode: fs.ModeDir | 0o755},
 		etcFile("outboard/gitconfig", git.String()),
 		etcFile("outboard/npmrc", "prefix="+toolHome+"/.local\n"),
-		etcFile("outboard/gemrc", "install: --bindir "+toolHome+"/.local/bin\nupdate: --bindir "+toolHome+"/.local/bin\n"),
+		etcFile("outboard/gemrc",
+			"install: --bindir "+toolHome+"/.local/bin\nupdate: --bindir "+toolHome+"/.local/bin\n"),
 	}
 }
 
@@ -193,8 +198,9 @@ func (p *Provider) toolEntries(t tool) []entry {
 // firefoxPolicy has Firefox trust the gateway. Without a network the file is not there, which Firefox passes over.
 const firefoxPolicy = `{"policies": {"Certificates": {"Install": ["` + uplink.Certificate + `"]}}}` + "\n"
 
-// trustEntries have programs that trust no file find the gateway's certificate: links to the databases of NSS, and a policy. What a root of
-// layers has there already stays. Without a network the links lead to empty directories, which are not saved either.
+// trustEntries have programs that trust no file find the gateway's certificate: links to the databases of NSS,
+// and a policy. What a root of layers has there already stays. Without a network the links lead to empty
+// directories, which are not saved either.
 func (p *Provider) trustEntries(layers []string, t tool) []entry {
 	var out []entry
 	dir := func(name string, mode fs.FileMode, uid, gid int) {
@@ -246,7 +252,8 @@ func haveEntry(layers []string, name string) bool {
 	return false
 }
 
-// dirOf returns the mode and owner that a directory has in the highest of the layers that has it; ok is false when that has something else.
+// dirOf returns the mode and owner that a directory has in the highest of the layers that has it; ok is false
+// when that has something else.
 func dirOf(layers []string, name string) (mode fs.FileMode, uid, gid int, ok bool) {
 	for _, dir := range layers {
 		fi, err := os.Lstat(filepath.Join(dir, name))
@@ -429,7 +436,8 @@ func (p *Provider) prune(current string) {
 	for _, d := range layers {
 		path := filepath.Join(p.dir, cacheDir, d.Name())
 		fi, err := d.Info()
-		if err != nil || used[path] || now.Sub(fi.ModTime()) < layerMaxIdle || strings.HasPrefix(d.Name(), archivePrefix) {
+		if err != nil || used[path] || now.Sub(fi.ModTime()) < layerMaxIdle ||
+			strings.HasPrefix(d.Name(), archivePrefix) {
 			continue
 		}
 		if err := removeTree(path); err != nil {

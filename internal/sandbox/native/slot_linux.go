@@ -47,14 +47,16 @@ type shape struct {
 }
 
 func (a shape) equal(b shape) bool {
-	return a.limits == b.limits && a.build == b.build && a.from == b.from && a.connected == b.connected && a.root.path == b.root.path && a.root.tool == b.root.tool && slices.Equal(a.root.lower, b.root.lower) &&
+	return a.limits == b.limits && a.build == b.build && a.from == b.from && a.connected == b.connected &&
+		a.root.path == b.root.path && a.root.tool == b.root.tool && slices.Equal(a.root.lower, b.root.lower) &&
 		slices.Equal(a.root.binds, b.root.binds)
 }
 
 // makeSlot makes a slot in an existing empty directory. What a failure leaves there is found by remove, as what
 // a crash leaves is.
 func (p *Provider) makeSlot(b place, k shape) (_ *slot, err error) {
-	s := &state{ID: b.id, Isolation: p.caps.Isolation, BootID: p.boot, Tool: k.root.tool, Lower: k.root.cached(), Cgroups: p.cgroups.plan(b.id).dirs,
+	s := &state{ID: b.id, Isolation: p.caps.Isolation, BootID: p.boot, Tool: k.root.tool, Lower: k.root.cached(),
+		Cgroups:   p.cgroups.plan(b.id).dirs,
 		CreatedAt: time.Now().UTC()}
 	if p.uids != nil {
 		if s.UIDBase, err = p.uids.reserve(owner{dir: b.dir, group: b.id}); err != nil {
@@ -189,7 +191,8 @@ func (p *Provider) userNamespace(base uint32) (*os.File, error) {
 	defer theirs.Close()
 	g := gate{os.NewFile(uintptr(pair[0]), "gate")}
 	n := int(null.Fd())
-	pid, err := p.viaSpawner(spawner.Child{Files: [spawner.FirstFree]int{n, n, n, n, n, n}, Program: n, Gate: int(theirs.Fd()), Net: -1, Mount: -1,
+	pid, err := p.viaSpawner(spawner.Child{Files: [spawner.FirstFree]int{n, n, n, n, n, n}, Program: n,
+		Gate: int(theirs.Fd()), Net: -1, Mount: -1,
 		Flags: unix.CLONE_NEWUSER})
 	if err != nil {
 		g.Close()
@@ -266,8 +269,9 @@ func (p *Provider) begin(ctx context.Context, sl *slot, from outboard.Checkpoint
 	if err := os.Rename(sl.place.path("1"), sl.place.path("plot")); err != nil { // goes with the sandbox
 		return fmt.Errorf("making the workspace: %w", err)
 	}
-	sl.state.SharedRoot = false                                             // that one is the root's only from now on
-	_, trees, err := p.startWork(&sl.fds, sl.place, sl.state, from, userns) // Create closes what is of the overlay before, too
+	sl.state.SharedRoot = false // that one is the root's only from now on
+	// Create closes what is of the overlay before, too
+	_, trees, err := p.startWork(&sl.fds, sl.place, sl.state, from, userns)
 	switch {
 	case err != nil:
 	case sl.birth == nil: // attached when the guest is there
@@ -325,7 +329,8 @@ func (p *Provider) slotFor(ctx context.Context, b place, k shape) (sl *slot, unl
 		return nil, nil, outboard.Errorf(outboard.Unavailable, "making the sandbox's directory: %w", err)
 	}
 	if unlock, err = b.lock(ctx); err != nil {
-		return nil, nil, errors.Join(outboard.Errorf(outboard.Conflict, "sandbox %s was destroyed while it was made", b.id), unix.Rmdir(b.dir))
+		return nil, nil, errors.Join(outboard.Errorf(outboard.Conflict, "sandbox %s was destroyed while it was made",
+			b.id), unix.Rmdir(b.dir))
 	}
 	if sl, err = p.makeSlot(b, k); err != nil {
 		err = p.full(err) // asked now: to undo it makes room

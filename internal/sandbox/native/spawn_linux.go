@@ -64,7 +64,8 @@ func (p *Provider) spawn(sl *slot) (_ *birth, err error) {
 	if err != nil {
 		return nil, err
 	}
-	k := spawner.Child{Net: -1, Mount: -1, Flags: namespaces, Gate: int(control[1].Fd()), Program: int(program.Fd()), Owner: sl.state.UIDBase}
+	k := spawner.Child{Net: -1, Mount: -1, Flags: namespaces, Gate: int(control[1].Fd()), Program: int(program.Fd()),
+		Owner: sl.state.UIDBase}
 	if p.rootless {
 		k.ID = toolUID
 	}
@@ -255,7 +256,8 @@ func (b *birth) put(msg []byte) int {
 func frame(m form.Message) ([]byte, error) {
 	body := form.Encode(m)
 	if len(body) > boot.MaxConfig {
-		return nil, outboard.Errorf(outboard.Invalid, "encoding the guest's configuration: %d bytes are too many", len(body))
+		return nil, outboard.Errorf(outboard.Invalid, "encoding the guest's configuration: %d bytes are too many",
+			len(body))
 	}
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...), nil
 }
@@ -339,7 +341,8 @@ func (b *birth) silent(ctx context.Context, err error) error {
 		return unavailable("the sandbox could not be built: %w", why)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return outboard.Errorf(outboard.Unavailable, "the sandbox was not ready within %v: the host has much to do, or the sandbox's limits leave it too little", createTimeout)
+		return outboard.Errorf(outboard.Unavailable, "the sandbox was not ready within %v: the host has much to do, "+
+			"or the sandbox's limits leave it too little", createTimeout)
 	}
 	return fmt.Errorf("waiting for the guest: %w", err)
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandbox"
 )
 
-// If this fails, a started sandbox whose variables are more than a socket takes at once is told a part of them, and ends or waits for ever.
+// If this fails, a started sandbox whose variables are more than a socket takes at once is told a part of them,
+// and ends or waits for ever.
 func TestIdentifyMoreThanTheSocketTakes(t *testing.T) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

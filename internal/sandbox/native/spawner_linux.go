@@ -75,8 +75,10 @@ func (n *spawnerProcess) startLocked(program *os.File) error {
 	// us. The child has it under a number of its own, since a fork may use those that it was not told of for
 	// itself.
 	cmd := exec.CommandContext(context.Background(), fmt.Sprintf("/proc/self/fd/%d", spawner.ServeFD+1), "nursery")
-	cmd.Args[0], cmd.Env, cmd.Dir, cmd.ExtraFiles = "outboard-guest", []string{fmt.Sprintf("GOMAXPROCS=%d", spawner.Processors)}, "/", []*os.File{theirs, program}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt at the terminal is for the server, which closes what it has
+	cmd.Args[0], cmd.Env, cmd.Dir, cmd.ExtraFiles = "outboard-guest", []string{fmt.Sprintf("GOMAXPROCS=%d",
+		spawner.Processors)}, "/", []*os.File{theirs, program}
+	// an interrupt at the terminal is for the server, which closes what it has
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := leisurely(cmd.Start); err != nil {
 		conn.Close()
 		return err

@@ -69,10 +69,11 @@ func TestTimerSlack(t *testing.T) {
 		wg.Go(func() {
 			argv := []string{"/bin/sh", "-c", "sleep 0.0" + strconv.Itoa(i%10) + "; cat /proc/self/timerslack_ns"}
 			var out strings.Builder
-			_, exit, err := b.StartProcess(t.Context(), guest.ProcessStart{Argv: argv}, func(e guest.ProcessEvent) error {
-				out.Write(e.Data)
-				return nil
-			})
+			_, exit, err := b.StartProcess(t.Context(), guest.ProcessStart{Argv: argv},
+				func(e guest.ProcessEvent) error {
+					out.Write(e.Data)
+					return nil
+				})
 			if err != nil || exit.Code != 0 || out.String() != usual {
 				t.Errorf("a tool's timers may be %q ns late: %+v, %v", out.String(), exit, err)
 			}

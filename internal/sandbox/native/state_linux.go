@@ -25,17 +25,20 @@ type state struct {
 	ID         outboard.SandboxID `json:"id"`
 	Generation string             `json:"generation"`
 	Isolation  string             `json:"isolation"`
-	BootID     string             `json:"boot_id"`         // a pid means nothing after a reboot
-	Pid        int                `json:"pid,omitempty"`   // of init; 0 = not started, and the guest has not been told to begin
-	Start      uint64             `json:"start,omitempty"` // its start time in clock ticks: with the pid, unique per boot
-	UIDBase    uint32             `json:"uid_base"`        // first host uid of the range, 0 without one
-	Tool       tool               `json:"tool,omitzero"`
-	Cgroups    []string           `json:"cgroups,omitempty"` // directories
-	Lower      []string           `json:"lower,omitempty"`   // cached layers in use
-	Root       []string           `json:"root,omitempty"`    // what the saved directories lie on, where they are layers
-	SharedRoot bool               `json:"whole,omitempty"`   // the first overlay of the saved directories is the root's, too
-	Build      bool               `json:"build,omitempty"`   // all that is written is in one place, see Commit
-	CreatedAt  time.Time          `json:"created_at"`
+	BootID     string             `json:"boot_id"` // a pid means nothing after a reboot
+	// of init; 0 = not started, and the guest has not been told to begin
+	Pid int `json:"pid,omitempty"`
+	// its start time in clock ticks: with the pid, unique per boot
+	Start   uint64   `json:"start,omitempty"`
+	UIDBase uint32   `json:"uid_base"` // first host uid of the range, 0 without one
+	Tool    tool     `json:"tool,omitzero"`
+	Cgroups []string `json:"cgroups,omitempty"` // directories
+	Lower   []string `json:"lower,omitempty"`   // cached layers in use
+	Root    []string `json:"root,omitempty"`    // what the saved directories lie on, where they are layers
+	// the first overlay of the saved directories is the root's, too
+	SharedRoot bool      `json:"whole,omitempty"`
+	Build      bool      `json:"build,omitempty"` // all that is written is in one place, see Commit
+	CreatedAt  time.Time `json:"created_at"`
 }
 
 const stateFile = "state.json"

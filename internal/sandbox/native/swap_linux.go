@@ -22,7 +22,8 @@ type swap struct {
 	n    int
 	next *work
 
-	settled  chan struct{} // closed when the next overlay is attached, and all that was written is the layer's; or when that has failed
+	// closed when the next overlay is attached, and all that was written is the layer's; or when that has failed
+	settled  chan struct{}
 	attached bool          // which of the two
 	placed   chan struct{} // closed when processes may go on, or when it has failed
 	lost     bool          // the mark stays
@@ -32,8 +33,10 @@ type swap struct {
 	old   descriptors // what was attached
 
 	work, up, layer, to int // directories: the sandbox's, the writable layer in use, the layer it becomes, the next one
-	index               int // what the kernel notes of files with several names, or -1; none of a root's has a name in the saved directories
-	root                int // the sandbox's root, where it was of the same overlay, or -1
+	// what the kernel notes of files with several names, or -1; none of a root's has a name in the saved
+	// directories
+	index int
+	root  int // the sandbox's root, where it was of the same overlay, or -1
 }
 
 // begin has the sandbox's processes stop, and meanwhile opens what has no path where all paths are the sandbox's.

@@ -72,7 +72,8 @@ func (a *archives) unpack(p *Provider, file string) (string, error) {
 	return layer, nil
 }
 
-// extractor writes one archive into a directory. os.Root keeps every path inside it, whatever links the archive makes first.
+// extractor writes one archive into a directory. os.Root keeps every path inside it, whatever links the archive
+// makes first.
 type extractor struct {
 	root    *os.Root
 	owners  bool // give files to the archive's uids; else they are ours

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// tool is a user of a root file system that tools run as in place of the sandbox's own. The zero value is the sandbox's own.
+// tool is a user of a root file system that tools run as in place of the sandbox's own. The zero value is the
+// sandbox's own.
 type tool struct {
 	Name string `json:"name"`
 	UID  int    `json:"uid"`
@@ -27,8 +28,9 @@ func (t tool) gid() int {
 	return t.GID
 }
 
-// toolOf finds a user in an account file, by name or by number, which needs no name. Root is never a tool: it is the guest, whose receipts
-// and processes no tool may touch. So is the group of root, in place of which a user has one of its own number.
+// toolOf finds a user in an account file, by name or by number, which needs no name. Root is never a tool: it is
+// the guest, whose receipts and processes no tool may touch. So is the group of root, in place of which a user
+// has one of its own number.
 func toolOf(user, passwd string) (tool, error) {
 	number, nerr := strconv.Atoi(user)
 	if user == "" || user == "root" || nerr == nil && number == 0 {
@@ -54,7 +56,8 @@ func toolOf(user, passwd string) (tool, error) {
 	case !found:
 		return tool{}, fmt.Errorf("it says that programs run as %q, and its /etc/passwd has no such user", user)
 	case t.UID < 0 || t.UID >= uidRange:
-		return tool{}, fmt.Errorf("it says that programs run as %q, whose id is %d: those of a sandbox are below %d", user, t.UID, uidRange)
+		return tool{}, fmt.Errorf("it says that programs run as %q, whose id is %d: those of a sandbox are below %d",
+			user, t.UID, uidRange)
 	case t.UID == 0:
 		return tool{}, nil
 	}

@@ -126,7 +126,8 @@ func (t *slots) put(base uint32, o owner) error {
 		text = o.dir + "\n" + string(o.group)
 	}
 	if len(text) > len(slot) {
-		return fmt.Errorf("the directory of a sandbox has a name of %d bytes, and %d are too many", len(o.dir), len(slot)-len(o.group))
+		return fmt.Errorf("the directory of a sandbox has a name of %d bytes, and %d are too many", len(o.dir),
+			len(slot)-len(o.group))
 	}
 	copy(slot[:], text)
 	n, err := uninterrupted(func() (int, error) { return unix.Pwrite(t.fd, slot[:], slotOf(base)) })

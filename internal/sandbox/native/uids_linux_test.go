@@ -8,13 +8,15 @@ import (
 	"testing"
 )
 
-// Broken if a range of uids whose sandbox's directory is gone is nobody's until the host is started again, or one that is in use is given away.
+// Broken if a range of uids whose sandbox's directory is gone is nobody's until the host is started again, or
+// one that is in use is given away.
 func TestReservationsOfTheGone(t *testing.T) {
 	pool, err := newUIDPool(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	mine, gone := owner{dir: t.TempDir(), group: "sbx_1"}, owner{dir: filepath.Join(t.TempDir(), "gone"), group: "sbx_2"}
+	mine, gone := owner{dir: t.TempDir(), group: "sbx_1"}, owner{dir: filepath.Join(t.TempDir(), "gone"),
+		group: "sbx_2"}
 	kept, err := pool.reserve(mine)
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +49,8 @@ func TestReservationsOfTheGone(t *testing.T) {
 	}
 }
 
-// Broken if two processes are given one range, if they can run out while there are any, or if a name that does not fit becomes another's.
+// Broken if two processes are given one range, if they can run out while there are any, or if a name that does
+// not fit becomes another's.
 func TestReservationsAreExclusive(t *testing.T) {
 	dir := t.TempDir()
 	one, err := newUIDPool(dir)
@@ -83,7 +86,8 @@ func TestReservationsAreExclusive(t *testing.T) {
 			t.Errorf("range %d was given twice", base)
 		}
 	}
-	if _, err := one.reserve(owner{dir: "/" + strings.Repeat("d", slotSize)}); err == nil || !strings.Contains(err.Error(), "too many") {
+	if _, err := one.reserve(owner{dir: "/" + strings.Repeat("d", slotSize)}); err == nil ||
+		!strings.Contains(err.Error(), "too many") {
 		t.Errorf("a name that does not fit: %v", err)
 	}
 	if owners, err := two.all(); err != nil || len(owners) != 2*each {

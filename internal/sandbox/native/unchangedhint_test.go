@@ -34,7 +34,8 @@ func TestPushAfterUnchangedCalls(t *testing.T) {
 	if _, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), ""); err != nil {
 		t.Fatal(err)
 	}
-	if pushed, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), "ckpt_never"); err != nil || !pushed.Changed {
+	if pushed, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), "ckpt_never"); err != nil ||
+		!pushed.Changed {
 		t.Errorf("since a checkpoint that was never made: %+v, %v", pushed, err)
 	}
 
@@ -49,7 +50,8 @@ func TestPushAfterUnchangedCalls(t *testing.T) {
 	if _, pushed := push(t, o); !pushed.Changed {
 		t.Error("a change after unchanged calls on the second connection was not seen")
 	}
-	if pushed, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), first); err != nil || !pushed.Changed {
+	if pushed, err := m.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), first); err != nil ||
+		!pushed.Changed {
 		t.Errorf("what the other connection pushed is no change: %+v, %v", pushed, err)
 	}
 	unchanged(o)
@@ -57,7 +59,8 @@ func TestPushAfterUnchangedCalls(t *testing.T) {
 	if err := p.Destroy(t.Context(), m.ID()); err != nil {
 		t.Fatal(err)
 	}
-	if pushed, err := o.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(), o.last); outboard.KindOf(err) != outboard.NotFound {
+	if pushed, err := o.Sandbox.(sandbox.Layered).Push(t.Context(), newCheckpoint(),
+		o.last); outboard.KindOf(err) != outboard.NotFound {
 		t.Errorf("of a sandbox that has ended: %+v, %v", pushed, err)
 	}
 	_, err = o.Start(t.Context(), guest.Start{Key: "late", Epoch: 1, Generation: o.Generation()})

@@ -87,7 +87,8 @@ type uplinked struct {
 }
 
 func newUplinked(conn net.Conn, sockets []*net.TCPListener) *uplinked {
-	u := &uplinked{conn: conn, sockets: sockets, conns: make(chan net.Conn), failed: make(chan error, 1), closed: make(chan struct{})}
+	u := &uplinked{conn: conn, sockets: sockets, conns: make(chan net.Conn), failed: make(chan error, 1),
+		closed: make(chan struct{})}
 	u.close = sync.OnceValue(func() error {
 		close(u.closed)
 		return conn.Close()

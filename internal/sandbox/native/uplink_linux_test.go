@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// If this fails, a guest that makes its listening socket block, which it shares with the host, keeps a server from ever ending.
+// If this fails, a guest that makes its listening socket block, which it shares with the host, keeps a server
+// from ever ending.
 func TestListenerThatBlocks(t *testing.T) {
 	for name, hostile := range map[string]bool{"as an honest guest": false, "made to block": true} {
 		t.Run(name, func(t *testing.T) {
@@ -59,7 +60,8 @@ func TestListenerThatBlocks(t *testing.T) {
 				t.Errorf("Accept after Close: %v", err)
 			}
 			if hostile {
-				if c, err := net.Dial("tcp4", address); err == nil { // lets go of what waits in the kernel, unless it was closed before it came there
+				// lets go of what waits in the kernel, unless it was closed before it came there
+				if c, err := net.Dial("tcp4", address); err == nil {
 					c.Close()
 				}
 				u.done.Wait()

@@ -57,7 +57,8 @@ func (g group) read(dir string, u *sandbox.Usage) {
 		return 0
 	}
 	if g.version == 2 {
-		u.CPU, u.Memory, u.MemoryMax = time.Duration(stat("cpu.stat", "usage_usec"))*time.Microsecond, number("memory.current"), number("memory.max")
+		u.CPU, u.Memory, u.MemoryMax = time.Duration(stat("cpu.stat",
+			"usage_usec"))*time.Microsecond, number("memory.current"), number("memory.max")
 		u.Cache = stat("memory.stat", "inactive_file")
 		b, _ := readRaw(filepath.Join(dir, "cpu.max"))
 		if f := strings.Fields(string(b)); len(f) == 2 {

@@ -58,7 +58,8 @@ func (b *testSandbox) shell(t *testing.T, key, command string) string {
 // op runs one call.
 func (b *testSandbox) op(t *testing.T, key, op, input string) string {
 	t.Helper()
-	s := guest.Start{Key: key, Epoch: 1, Generation: b.Generation(), Digest: key, Op: op, Input: []byte(input), TimeoutMs: 60_000, OutputLimit: 100_000}
+	s := guest.Start{Key: key, Epoch: 1, Generation: b.Generation(), Digest: key, Op: op, Input: []byte(input),
+		TimeoutMs: 60_000, OutputLimit: 100_000}
 	r, err := b.Start(t.Context(), s)
 	if err == nil && r.State != guest.StateDone {
 		r, err = b.Wait(t.Context(), key, 1)
@@ -79,9 +80,10 @@ const sight = `env | sort; pwd; cd - >/dev/null 2>&1; echo $?; pwd; id; hostname
 func TestWarm(t *testing.T) {
 	vars := map[string]string{"PLAIN": "1", "QUOTED": "it's \"a\"\n$(b) \\", "BASH_ENV": "/nowhere"}
 	for name, spec := range map[string]sandbox.Spec{
-		"plain":   {Env: map[string]string{"PLAIN": "1", "QUOTED": vars["QUOTED"], "EMPTY": ""}},
-		"odd":     {Env: vars},
-		"layers":  {Env: map[string]string{"PLAIN": "1"}, Layers: []string{layerDir(t, map[string]string{"opt/first/f": "x"})}, Path: "/opt/first"},
+		"plain": {Env: map[string]string{"PLAIN": "1", "QUOTED": vars["QUOTED"], "EMPTY": ""}},
+		"odd":   {Env: vars},
+		"layers": {Env: map[string]string{"PLAIN": "1"},
+			Layers: []string{layerDir(t, map[string]string{"opt/first/f": "x"})}, Path: "/opt/first"},
 		"network": {Env: vars, Network: &sandbox.Network{CA: []byte(testCA)}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,16 +106,19 @@ func TestWarm(t *testing.T) {
 					t.Errorf("control: it saw %s", a)
 				}
 			}
-			if a, b := cold.sh(t, sight), warm.sh(t, sight); strings.ReplaceAll(a, string(cold.ID()), "") != strings.ReplaceAll(b, string(warm.ID()), "") {
+			if a, b := cold.sh(t, sight), warm.sh(t, sight); strings.ReplaceAll(a, string(cold.ID()),
+				"") != strings.ReplaceAll(b, string(warm.ID()), "") {
 				t.Errorf("without a shell it sees other things:\ncold %s\nwarm %s", a, b)
 			}
 			if spec.Network != nil {
 				echo(t, p, warm.ID(), testCA)
-				if got := warm.bash(t, say+"say api.example.test 443; grep -c BEGIN "+uplink.Truststore+" || true"); !strings.HasPrefix(got, "198.18.0.1:443 says hello\n") {
+				if got := warm.bash(t,
+					say+"say api.example.test 443; grep -c BEGIN "+uplink.Truststore+" || true"); !strings.HasPrefix(got, "198.18.0.1:443 says hello\n") {
 					t.Errorf("its network says %q", got)
 				}
 			}
-			_, err := warm.Start(t.Context(), guest.Start{Key: "other", Epoch: 1, Generation: cold.Generation(), Digest: "d", Op: "bash", Input: []byte(`{"command":"true"}`)})
+			_, err := warm.Start(t.Context(), guest.Start{Key: "other", Epoch: 1, Generation: cold.Generation(),
+				Digest: "d", Op: "bash", Input: []byte(`{"command":"true"}`)})
 			if e, ok := err.(*guest.Error); !ok || e.Code != guest.WrongGeneration {
 				t.Errorf("a call for another generation: %v", err)
 			}
@@ -131,9 +136,11 @@ func TestWarmApart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s")
 	p := openProvider(t, native.Config{Dir: dir, Ahead: 1, Warm: 2})
 	warmUp(t, p, dir, sandbox.Spec{})
-	const mark = `for d in /workspace /tmp /var/tmp /home/user /mnt/session/outputs /dev/shm; do echo ` + canary + ` > $d/f; done; ipcmk -M 64 >/dev/null 2>&1; sleep 1000 & true`
+	const mark = `for d in /workspace /tmp /var/tmp /home/user /mnt/session/outputs /dev/shm; do echo ` + canary +
+		` > $d/f; done; ipcmk -M 64 >/dev/null 2>&1; sleep 1000 & true`
 	// In two parts, so that what looks for the mark does not have it.
-	look := `printf '%s%s' '` + canary[:3] + `' '` + canary[3:] + `' | grep -rlsf - /workspace /tmp /var/tmp /home /mnt /dev/shm /run /proc/[0-9]*/environ ` +
+	look := `printf '%s%s' '` + canary[:3] + `' '` + canary[3:] +
+		`' | grep -rlsf - /workspace /tmp /var/tmp /home /mnt /dev/shm /run /proc/[0-9]*/environ ` +
 		`/proc/[0-9]*/cmdline | wc -l; ps -e | grep -c sleep`
 	first := create(t, p, sandbox.Spec{Env: map[string]string{"SECRET": canary}})
 	first.shell(t, "mark", mark)
@@ -161,7 +168,8 @@ func TestWarmMismatch(t *testing.T) {
 	p := openProvider(t, native.Config{Dir: dir, Warm: 1})
 	warmUp(t, p, dir, sandbox.Spec{})
 	ready := waiting(t, dir)
-	for _, spec := range []sandbox.Spec{{Limits: outboard.SandboxLimits{Pids: 33}}, {Network: &sandbox.Network{CA: []byte(testCA)}}} {
+	for _, spec := range []sandbox.Spec{{Limits: outboard.SandboxLimits{Pids: 33}},
+		{Network: &sandbox.Network{CA: []byte(testCA)}}} {
 		if b := create(t, p, spec); slices.Contains(ready, initOf(t, dir, b.ID())) {
 			t.Errorf("%+v: it has a guest that was started for something else", spec)
 		}

@@ -92,8 +92,9 @@ const sentryMemory = 256 << 20
 // leastFirst is the least limit on memory that gVisor's processes start under.
 const leastFirst = 256 << 20
 
-// firstLimit is the memory that a gVisor sandbox begins with. Its kernel shows programs what it finds as the limit at its start, which is why the
-// room for itself comes later (giveSentry), where it needs less than all at first.
+// firstLimit is the memory that a gVisor sandbox begins with. Its kernel shows programs what it finds as the
+// limit at its start, which is why the room for itself comes later (giveSentry), where it needs less than all at
+// first.
 func firstLimit(memory int64) int64 {
 	if memory < leastFirst {
 		return memory + sentryMemory
@@ -119,7 +120,8 @@ func (r *Runtime) bundle(plan *container.Plan, rootDir string) *spec {
 	l := &s.Linux
 	l.CgroupsPath = "/" + cgroupParent + "/" + string(plan.ID)
 	l.Masked, l.ReadOnly = plan.Masked, plan.ReadOnly
-	l.Resources.Devices = []device{{Allow: false, Access: "rwm"}} // the runtime adds those that every program may expect
+	// the runtime adds those that every program may expect
+	l.Resources.Devices = []device{{Allow: false, Access: "rwm"}}
 	l.Resources.Memory.Limit = plan.Limits.MemoryBytes
 	l.Resources.CPU = cpu{Quota: int64(plan.Limits.CPUs * cpuPeriod), Period: cpuPeriod}
 	if r.gvisor {
@@ -131,26 +133,30 @@ func (r *Runtime) bundle(plan *container.Plan, rootDir string) *spec {
 	return s
 }
 
-// mounts are the kernel's file systems, then the plan's. There is no sysfs: it describes the host's hardware and kernel.
+// mounts are the kernel's file systems, then the plan's. There is no sysfs: it describes the host's hardware and
+// kernel.
 func (r *Runtime) mounts(plan *container.Plan) []mount {
 	shm := native.ShmSize(plan.Limits.MemoryBytes)
 	out := []mount{
 		{"/proc", "proc", "proc", []string{"nosuid", "noexec", "nodev", "hidepid=2"}},
 		{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "noexec", "strictatime", "mode=755", "size=64k"}},
-		{"/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{"/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620",
+			"gid=5"}},
 		{"/dev/shm", "tmpfs", "shm", []string{"nosuid", "noexec", "nodev", "mode=1777", fmt.Sprintf("size=%d", shm)}},
 	}
 	if r.gvisor {
 		out[0].Options = out[0].Options[:3] // its kernel has no such option, and no processes of others
 	} else {
-		out[2].Options = append(out[2].Options, fmt.Sprintf("max=%d", native.MaxTerminals)) // of the host's, which are few
+		// of the host's, which are few
+		out[2].Options = append(out[2].Options, fmt.Sprintf("max=%d", native.MaxTerminals))
 	}
 	for _, m := range plan.Mounts {
 		if r.gvisor && m.Target == "/proc/meminfo" {
 			continue // its kernel's own is the sandbox's
 		}
 		if m.Type == "tmpfs" {
-			out = append(out, mount{m.Target, "tmpfs", "tmpfs", []string{"nosuid", "nodev", "mode=" + m.Mode, fmt.Sprintf("size=%d", m.Size)}})
+			out = append(out, mount{m.Target, "tmpfs", "tmpfs", []string{"nosuid", "nodev", "mode=" + m.Mode,
+				fmt.Sprintf("size=%d", m.Size)}})
 			continue
 		}
 		options := []string{"bind", "nosuid", "nodev", "ro"} // not rbind: what the host has mounted below is not shown

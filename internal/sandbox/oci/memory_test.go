@@ -14,15 +14,16 @@ import (
 	"github.com/outboard-dev/outboard/internal/sandboxtest"
 )
 
-// If this fails, a sandbox of gVisor that its limit on memory ended is told of as one that is gone, for no reason that its user could do something
-// about; or the limit is blamed for what it did not do.
+// If this fails, a sandbox of gVisor that its limit on memory ended is told of as one that is gone, for no
+// reason that its user could do something about; or the limit is blamed for what it did not do.
 func TestMemoryEndsGVisor(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "s")
 	p := newProvider(t, runtimeFor(t, "runsc"), dir)
 	spec := sandbox.Spec{Limits: outboard.SandboxLimits{MemoryBytes: 64 << 20}}
 
 	sb := create(t, p, spec)
-	if got := sandboxtest.Bash(t, sb, "fits", "head -c 30000000 /dev/zero | tail -c 20000000 | wc -c"); got != "20000000\n" {
+	if got := sandboxtest.Bash(t, sb, "fits",
+		"head -c 30000000 /dev/zero | tail -c 20000000 | wc -c"); got != "20000000\n" {
 		t.Fatalf("what fits: %q", got)
 	}
 	err := untilEnd(t, sb, "head -c 2000000000 /dev/zero | tail -c 1900000000 | wc -c")
@@ -45,7 +46,8 @@ func TestMemoryEndsGVisor(t *testing.T) {
 // untilEnd runs a command that its sandbox does not survive, and returns what its caller is told.
 func untilEnd(t *testing.T, sb sandbox.Sandbox, command string) error {
 	t.Helper()
-	s := guest.Start{Key: "hog", Epoch: 1, Generation: sb.Generation(), Digest: "d", Op: "exec", Shell: "main", TimeoutMs: 60_000, OutputLimit: 1024,
+	s := guest.Start{Key: "hog", Epoch: 1, Generation: sb.Generation(), Digest: "d", Op: "exec", Shell: "main",
+		TimeoutMs: 60_000, OutputLimit: 1024,
 		Input: []byte(`{"argv":["bash","-c","` + command + `"]}`)}
 	r, err := sb.Start(t.Context(), s)
 	for end := time.Now().Add(time.Minute); err == nil && r.State != guest.StateDone && time.Now().Before(end); {

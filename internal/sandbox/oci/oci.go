@@ -18,8 +18,9 @@ type Config struct {
 	Program string
 	// Flags are given to it before every command.
 	Flags []string
-	// Kernel says that its containers have a kernel of their own (gVisor): sockets cannot leave them, and what that kernel does not
-	// know of a limit is not claimed. It is found out where the runtime says that it is runsc.
+	// Kernel says that its containers have a kernel of their own (gVisor): sockets cannot leave them, and what
+	// that kernel does not know of a limit is not claimed. It is found out where the runtime says that it is
+	// runsc.
 	Kernel bool
 
 	Dir      string // holds the sandboxes and the runtime's state

@@ -91,7 +91,10 @@ func TestConformance(t *testing.T) {
 				},
 				OwnKernel: name == "runsc",
 				Part:      sandboxtest.Few(),
-				Kill:      func(_ sandbox.Provider, id outboard.SandboxID) error { return sandboxtest.KillContainer(dir, id) },
+				Kill: func(_ sandbox.Provider, id outboard.SandboxID) error {
+					return sandboxtest.KillContainer(dir,
+						id)
+				},
 			})
 		})
 	}
@@ -126,8 +129,8 @@ func create(t *testing.T, p sandbox.Provider, spec sandbox.Spec) sandbox.Sandbox
 	return sb
 }
 
-// If this fails, what connects inside does not reach the gateway, or the gateway does not know where it was meant to go, or tools reach
-// the sockets themselves.
+// If this fails, what connects inside does not reach the gateway, or the gateway does not know where it was
+// meant to go, or tools reach the sockets themselves.
 func TestNetwork(t *testing.T) {
 	ca := certificate(t)
 	each(t, func(t *testing.T, p *container.Provider, _ string) {
@@ -151,7 +154,8 @@ func TestNetwork(t *testing.T) {
 			}
 		}()
 		for i := range 12 { // more than are kept in reserve
-			got := sandboxtest.Bash(t, sb, fmt.Sprint("n", i), "exec 3<>/dev/tcp/example.test/80; echo hello >&3; cat <&3; exec 3>&-")
+			got := sandboxtest.Bash(t, sb, fmt.Sprint("n", i),
+				"exec 3<>/dev/tcp/example.test/80; echo hello >&3; cat <&3; exec 3>&-")
 			if got != "met hello\n" {
 				t.Fatalf("connection %d: %q", i, got)
 			}
@@ -159,10 +163,12 @@ func TestNetwork(t *testing.T) {
 				t.Errorf("meant to go to %s", to)
 			}
 		}
-		if got := sandboxtest.Bash(t, sb, "in", "ls /run/host 2>&1; echo x > /run/host/guest.sock"); !strings.Contains(got, "ermission denied") {
+		if got := sandboxtest.Bash(t, sb, "in",
+			"ls /run/host 2>&1; echo x > /run/host/guest.sock"); !strings.Contains(got, "ermission denied") {
 			t.Errorf("the host's directory: %q", got)
 		}
-		if got := sandboxtest.Bash(t, sb, "ca", "cmp <(tail -c 200 $SSL_CERT_FILE) <(tail -c 200 /run/trust/ca-bundle.pem) && echo same"); got != "same\n" {
+		if got := sandboxtest.Bash(t, sb, "ca", "cmp <(tail -c 200 $SSL_CERT_FILE) <(tail -c 200 "+
+			"/run/trust/ca-bundle.pem) && echo same"); got != "same\n" {
 			t.Errorf("the bundle: %q", got)
 		}
 	})
@@ -192,7 +198,8 @@ func TestLinkedSocket(t *testing.T) {
 	}
 }
 
-// If this fails, tools that hold all files which a sandbox's kernel can open keep the sandbox from being removed, and so from being killed.
+// If this fails, tools that hold all files which a sandbox's kernel can open keep the sandbox from being
+// removed, and so from being killed.
 func TestExhaustedKernel(t *testing.T) {
 	program := runtimeFor(t, "runsc")
 	dir := filepath.Join(t.TempDir(), "s")
@@ -248,20 +255,24 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// If this fails, packages that were installed in one sandbox are missing in the next one, or bring what was that sandbox's own.
+// If this fails, packages that were installed in one sandbox are missing in the next one, or bring what was that
+// sandbox's own.
 func TestCommit(t *testing.T) {
 	ca := certificate(t)
 	each(t, func(t *testing.T, p *container.Provider, dir string) {
 		below := t.TempDir()
 		for name, text := range map[string]string{"opt/gone": "x", "opt/kept": "kept", "opt/hidden/old": "x"} {
-			if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(below, name)), 0o755), os.WriteFile(filepath.Join(below, name), []byte(text), 0o644)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(below, name)), 0o755),
+				os.WriteFile(filepath.Join(below, name), []byte(text), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		b := create(t, p, sandbox.Spec{Build: true, Layers: []string{below}, Network: &sandbox.Network{CA: ca}})
 		// Giving files away is what package managers need and nobody else may.
-		if said := asRoot(t, b, "set -e; mkdir -p /opt/new; echo built > /opt/new/f; chown 33:7 /opt/new/f; chmod 4755 /opt/new/f; ln /opt/new/f /opt/new/g; rm /opt/gone; "+
-			"rm -r /opt/hidden; mkdir /opt/hidden; ln -s /etc /opt/new/link; mkfifo /opt/new/pipe; echo built:x:77:77::/:/bin/sh >> /etc/passwd"); said != "" {
+		if said := asRoot(t, b, "set -e; mkdir -p /opt/new; echo built > /opt/new/f; chown 33:7 /opt/new/f; chmod "+
+			"4755 /opt/new/f; ln /opt/new/f /opt/new/g; rm /opt/gone; "+
+			"rm -r /opt/hidden; mkdir /opt/hidden; ln -s /etc /opt/new/link; mkfifo /opt/new/pipe; echo "+
+			"built:x:77:77::/:/bin/sh >> /etc/passwd"); said != "" {
 			t.Fatalf("building: %s", said)
 		}
 		layer := filepath.Join(filepath.Dir(dir), "layer")
@@ -270,15 +281,18 @@ func TestCommit(t *testing.T) {
 		}
 		for range 2 { // two sandboxes with uids of their own
 			c := create(t, p, sandbox.Spec{Layers: []string{layer, below}})
-			got := sandboxtest.Bash(t, c, "1", "cat /opt/new/g /opt/kept; ls /opt /opt/hidden; stat -c '%u %g %a' /opt/new/f; test -e /opt/new/pipe || echo no pipe; "+
-				"grep -c built: /etc/passwd; id -un; cat /etc/resolv.conf; test -s /etc/ssl/certs/ca-certificates.crt && echo certificates")
+			got := sandboxtest.Bash(t, c, "1", "cat /opt/new/g /opt/kept; ls /opt /opt/hidden; stat -c '%u %g %a' "+
+				"/opt/new/f; test -e /opt/new/pipe || echo no pipe; "+
+				"grep -c built: /etc/passwd; id -un; cat /etc/resolv.conf; test -s "+
+				"/etc/ssl/certs/ca-certificates.crt && echo certificates")
 			if want := "built\nkept/opt:\nhidden\nkept\nnew\n\n/opt/hidden:\n33 7 755\nno pipe\n1\nuser\ncertificates\n"; got != want {
 				t.Errorf("got %q\nwant %q", got, want)
 			}
 			if said := asRoot(t, c, "touch /tmp/x && chown 7 /tmp/x"); said == "" {
 				t.Error("root of an ordinary sandbox gives files away")
 			}
-			if err := p.Commit(t.Context(), c.ID(), filepath.Join(t.TempDir(), "x")); outboard.KindOf(err) != outboard.Invalid {
+			if err := p.Commit(t.Context(), c.ID(), filepath.Join(t.TempDir(),
+				"x")); outboard.KindOf(err) != outboard.Invalid {
 				t.Errorf("a layer of an ordinary sandbox: %v", err)
 			}
 		}
@@ -289,7 +303,8 @@ func TestCommit(t *testing.T) {
 func asRoot(t *testing.T, sb sandbox.Sandbox, command string) string {
 	t.Helper()
 	var said strings.Builder
-	_, exit, err := sb.StartProcess(t.Context(), guest.ProcessStart{Argv: []string{"/bin/sh", "-c", command}, User: "root", Cwd: "/"}, func(e guest.ProcessEvent) error {
+	_, exit, err := sb.StartProcess(t.Context(), guest.ProcessStart{Argv: []string{"/bin/sh", "-c", command},
+		User: "root", Cwd: "/"}, func(e guest.ProcessEvent) error {
 		said.Write(e.Data)
 		return nil
 	})
@@ -317,7 +332,8 @@ func certificate(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)

@@ -68,7 +68,8 @@ var versionText = regexp.MustCompile(`(?i)version:? +([^\s]+)`)
 func Find(cfg Config) (*Runtime, error) {
 	path, err := exec.LookPath(cfg.Program)
 	if err != nil {
-		return nil, outboard.Errorf(outboard.Unavailable, "the runtime %s is not installed", cfg.Program).WithHint("%s", InstallHint(cfg.Program))
+		return nil, outboard.Errorf(outboard.Unavailable, "the runtime %s is not installed", cfg.Program).
+			WithHint("%s", InstallHint(cfg.Program))
 	}
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("locating the runtime: %w", err)
@@ -127,7 +128,8 @@ func (r *Runtime) OwnKernel() bool { return r.gvisor }
 // Capabilities says what sandboxes of the runtime can do.
 func (r *Runtime) Capabilities() sandbox.Capabilities {
 	c := sandbox.Capabilities{
-		Isolation: "container (" + r.name + ")", Freeze: true, Limits: []string{"memory", "pids", "cpu"}, SeparateID: true, PTY: true,
+		Isolation: "container (" + r.name + ")", Freeze: true, Limits: []string{"memory", "pids",
+			"cpu"}, SeparateID: true, PTY: true,
 		DeepTrees: true, Builds: true, Network: "none",
 		Gaps: []string{
 			"the kernel is shared with the host: a kernel vulnerability is an escape",
@@ -137,8 +139,10 @@ func (r *Runtime) Capabilities() sandbox.Capabilities {
 	if r.gvisor {
 		c.Isolation, c.Limits, c.Whole, c.DeepTrees = "gvisor ("+r.name+")", nil, []string{"memory", "cpu"}, false
 		c.Gaps = []string{
-			"memory is bounded for the sandbox as a whole, its kernel included: one that needs more is ended, not the process that asked",
-			"the number of processes is not bounded inside: they are not processes of the host, and cost the sandbox's memory",
+			"memory is bounded for the sandbox as a whole, its kernel included: one that needs more is ended, not " +
+				"the process that asked",
+			"the number of processes is not bounded inside: they are not processes of the host, and cost the " +
+				"sandbox's memory",
 			"no filter of system calls stands between tools and gVisor's kernel, which is the sandbox's own",
 			"directories cannot be nested deeper than a path can name",
 			"file systems and system calls are several times slower than natively",
@@ -154,8 +158,8 @@ func (r *Runtime) Capabilities() sandbox.Capabilities {
 func (r *Runtime) globals() []string {
 	args := append([]string{"--root", r.state}, r.flags...)
 	if r.gvisor {
-		// No network but loopback; sockets in the host's directories may be made, and none of the host's reached; what is written goes to
-		// the container's own layer.
+		// No network but loopback; sockets in the host's directories may be made, and none of the host's
+		// reached; what is written goes to the container's own layer.
 		args = append(args, "--network=none", "--host-uds=create", "--overlay2=none")
 		if !strings.Contains(strings.Join(r.flags, " "), "-platform") {
 			args = append(args, "--platform=systrap")
@@ -174,7 +178,8 @@ func (r *Runtime) command(ctx context.Context, args ...string) ([]byte, error) {
 	cmd.WaitDelay = time.Second
 	err := r.place(cmd, nil, cmd.Run)
 	if err != nil {
-		return out.Bytes(), fmt.Errorf("%s %s: %w: %s", r.name, args[len(args)-1], err, lastLine(errs.String()+out.String()))
+		return out.Bytes(), fmt.Errorf("%s %s: %w: %s", r.name, args[len(args)-1], err,
+			lastLine(errs.String()+out.String()))
 	}
 	return out.Bytes(), nil
 }
@@ -241,14 +246,16 @@ func (r *Runtime) Start(ctx context.Context, plan *container.Plan) (int, error) 
 		return 0, fmt.Errorf("writing the bundle: %w", err)
 	}
 	defer runLog.Close()
-	args := append(r.globals(), "--log", dir("runtime.log"), "run", "--detach", "--bundle", dir("bundle"), "--pid-file", dir("pid"), string(plan.ID))
+	args := append(r.globals(), "--log", dir("runtime.log"), "run", "--detach", "--bundle", dir("bundle"), "--pid-file",
+		dir("pid"), string(plan.ID))
 	cmd := exec.CommandContext(ctx, r.program, args...)
 	cmd.Stdout, cmd.Stderr = plan.Log, plan.Log // the container's first process inherits them
 	if err := r.place(cmd, func() error {
 		return native.MountRoot(plan.Lower, dir("fs/upper"), dir("fs/work"), dir("root"), plan.Tool)
 	}, cmd.Run); err != nil {
 		words, _ := os.ReadFile(dir("runtime.log"))
-		return 0, outboard.Errorf(outboard.Unavailable, "%s cannot run the container: %w: %s", r.name, err, lastLine(string(words)))
+		return 0, outboard.Errorf(outboard.Unavailable, "%s cannot run the container: %w: %s", r.name, err,
+			lastLine(string(words)))
 	}
 	text, err := os.ReadFile(dir("pid"))
 	if err != nil {
@@ -296,7 +303,8 @@ func (r *Runtime) status(ctx context.Context, id outboard.SandboxID) (string, er
 	}
 	out, err := r.command(ctx, append(r.globals(), "state", string(id))...)
 	if err != nil {
-		if text := err.Error(); strings.Contains(text, "not exist") || strings.Contains(text, "not found") || strings.Contains(text, "no such file") {
+		if text := err.Error(); strings.Contains(text, "not exist") || strings.Contains(text, "not found") ||
+			strings.Contains(text, "no such file") {
 			return "", nil
 		}
 		return "", err
@@ -308,8 +316,8 @@ func (r *Runtime) status(ctx context.Context, id outboard.SandboxID) (string, er
 	return s.Status, nil
 }
 
-// SetFrozen asks the runtime until the container is in the state. To ask once is not enough: a container in which a process is just
-// being started refuses, or says that it is frozen before it is.
+// SetFrozen asks the runtime until the container is in the state. To ask once is not enough: a container in
+// which a process is just being started refuses, or says that it is frozen before it is.
 func (r *Runtime) SetFrozen(ctx context.Context, id outboard.SandboxID, frozen bool, alive func() error) error {
 	verb, want := "resume", "running"
 	if frozen {
@@ -358,8 +366,8 @@ func (r *Runtime) Remove(ctx context.Context, id outboard.SandboxID) error {
 	return removeCgroups(ctx, id)
 }
 
-// removeCgroups removes the control groups of a container that its runtime does not know any more. They are busy until the kernel has
-// taken the last process apart.
+// removeCgroups removes the control groups of a container that its runtime does not know any more. They are busy
+// until the kernel has taken the last process apart.
 func removeCgroups(ctx context.Context, id outboard.SandboxID) error {
 	ctx, cancel := context.WithTimeout(ctx, cgroupPatience)
 	defer cancel()

@@ -1,8 +1,10 @@
-// Package doors is where a server answers: the API and the bridge protocol at one address, the E2B API at another, and SSH. It owns
-// the listeners, with their limits on headers, bodies and idle connections, and knows when somebody last wanted something.
+// Package doors is where a server answers: the API and the bridge protocol at one address, the E2B API at
+// another, and SSH. It owns the listeners, with their limits on headers, bodies and idle connections, and knows
+// when somebody last wanted something.
 //
-// It is apart from internal/server because the tests of a door run a whole server, and start the door themselves: package server must
-// not import what they test. It decides nothing: every request goes through control.
+// It is apart from internal/server because the tests of a door run a whole server, and start the door
+// themselves: package server must not import what they test. It decides nothing: every request goes through
+// control.
 package doors
 
 import (
@@ -56,8 +58,8 @@ type Doors struct {
 	closing sync.Once
 }
 
-// Open opens the doors that a configuration names of a server that was started with it. When one cannot be opened, those before it are
-// closed.
+// Open opens the doors that a configuration names of a server that was started with it. When one cannot be
+// opened, those before it are closed.
 func Open(ctx context.Context, s *server.Server, cfg server.Config) (*Doors, error) {
 	d := &Doors{server: s, cfg: cfg, log: cfg.Logger, failed: make(chan error, 1)}
 	if d.log == nil {
@@ -76,8 +78,8 @@ func Open(ctx context.Context, s *server.Server, cfg server.Config) (*Doors, err
 // Failed receives what made serving end by itself, at most once.
 func (d *Doors) Failed() <-chan error { return d.failed }
 
-// Close stops accepting, ends streams, and waits for requests that are being answered. It may be called twice. The server is stopped
-// afterwards.
+// Close stops accepting, ends streams, and waits for requests that are being answered. It may be called twice.
+// The server is stopped afterwards.
 func (d *Doors) Close() {
 	d.closing.Do(func() {
 		if d.http == nil {
@@ -99,7 +101,8 @@ func (d *Doors) Close() {
 func (d *Doors) listen(ctx context.Context) error {
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", d.cfg.Listen)
 	if err != nil {
-		return outboard.Errorf(outboard.Unavailable, "listening on %s: %w", d.cfg.Listen, err).WithHint("choose another address with --listen, or :0 for any port")
+		return outboard.Errorf(outboard.Unavailable, "listening on %s: %w", d.cfg.Listen, err).
+			WithHint("choose another address with --listen, or :0 for any port")
 	}
 	scheme := "http"
 	if d.cfg.TLS != nil {

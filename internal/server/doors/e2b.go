@@ -29,9 +29,12 @@ func (d *Doors) listenE2B(ctx, base context.Context) error {
 		ln, scheme = tls.NewListener(ln, e2b.TLSConfig(d.cfg.TLS)), "https"
 	}
 	d.E2BURL = scheme + "://" + ln.Addr().String()
-	d.e2b = e2b.New(e2b.Config{Control: d.server.Control, Logger: d.log, Domain: d.cfg.E2BDomain, PublicPorts: d.cfg.E2BPublicPorts})
-	d.e2bHTTP = &http.Server{Handler: patientE2B(d.e2b), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return base }}
+	d.e2b = e2b.New(e2b.Config{Control: d.server.Control, Logger: d.log, Domain: d.cfg.E2BDomain,
+		PublicPorts: d.cfg.E2BPublicPorts})
+	d.e2bHTTP = &http.Server{Handler: patientE2B(d.e2b), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(d.log.Handler(),
+			slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return base }}
 	e2b.Speak(d.e2bHTTP)
 	serving := d.e2bHTTP // Close may be called before the goroutine runs
 	d.serving.Go(func() {

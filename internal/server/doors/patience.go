@@ -16,8 +16,8 @@ const (
 	programPause = 10 * time.Minute
 )
 
-// Patient bounds the wait for bodies. A server has a time for the whole of one, which is none for an upload of gigabytes, and without it waits
-// for ever, also for what is left of the request of somebody who has no key.
+// Patient bounds the wait for bodies. A server has a time for the whole of one, which is none for an upload of
+// gigabytes, and without it waits for ever, also for what is left of the request of somebody who has no key.
 func Patient(next http.Handler, pause, rest time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body == nil || r.Body == http.NoBody {
@@ -29,7 +29,8 @@ func Patient(next http.Handler, pause, rest time.Duration) http.Handler {
 		b.extend() // an answer that begins before the body was read waits for that, too
 		next.ServeHTTP(w, r)
 		if !b.over.Swap(true) {
-			_ = b.conn.SetReadDeadline(time.Now().Add(rest)) // the server reads on, and takes it back for the next request
+			// the server reads on, and takes it back for the next request
+			_ = b.conn.SetReadDeadline(time.Now().Add(rest))
 		}
 	})
 }

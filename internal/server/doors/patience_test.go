@@ -30,8 +30,8 @@ func (p piped) Accept() (net.Conn, error) {
 func (p piped) Close() error   { return nil }
 func (p piped) Addr() net.Addr { return &net.TCPAddr{} }
 
-// Broken if a client that sends a part of a body keeps a connection for ever, whether somebody reads it or not; or one that goes on, or whose
-// handler lasts, is cut off.
+// Broken if a client that sends a part of a body keeps a connection for ever, whether somebody reads it or not;
+// or one that goes on, or whose handler lasts, is cut off.
 func TestBodiesThatDoNotGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := piped{make(chan net.Conn)}
@@ -70,7 +70,10 @@ func TestBodiesThatDoNotGoOn(t *testing.T) {
 			}
 			feed.Close()
 		}()
-		client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(), nil }}}
+		client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn,
+			error) {
+			return dial(), nil
+		}}}
 		resp, err := client.Post("http://x/read", "text/plain", body)
 		if err != nil {
 			t.Fatal(err)
@@ -88,7 +91,8 @@ func TestBodiesThatDoNotGoOn(t *testing.T) {
 // Broken if an address of the server keeps the connection of who sends a part of a body and then nothing.
 func TestNoDoorWaitsForABody(t *testing.T) {
 	t.Parallel()
-	cfg := server.Config{Data: filepath.Join(t.TempDir(), "server"), Config: &config.Config{}, Env: func(string) string { return "" },
+	cfg := server.Config{Data: filepath.Join(t.TempDir(), "server"), Config: &config.Config{},
+		Env:   func(string) string { return "" },
 		Serve: true, Listen: "127.0.0.1:0", E2B: "127.0.0.1:0"}
 	srv, err := server.Start(t.Context(), cfg)
 	if err != nil {
@@ -103,12 +107,15 @@ func TestNoDoorWaitsForABody(t *testing.T) {
 	for _, door := range []struct{ name, url, head, want string }{
 		{"the API", s.URL, "POST /v1/sessions HTTP/1.1\r\nHost: 127.0.0.1\r\n", " 401 "},
 		{"E2B's API", s.E2BURL, "POST /sandboxes HTTP/1.1\r\nHost: 127.0.0.1\r\n", " 401 "},
-		{"files of a box", s.E2BURL, "POST /files?path=x HTTP/1.1\r\nHost: 127.0.0.1\r\nE2b-Sandbox-Id: boxa\r\nE2b-Sandbox-Port: 49983\r\n", " 502 "},
+		{"files of a box", s.E2BURL, "POST /files?path=x HTTP/1.1\r\nHost: 127.0.0.1\r\nE2b-Sandbox-Id: " +
+			"boxa\r\nE2b-Sandbox-Port: 49983\r\n", " 502 "},
 		{"a port of a box", s.E2BURL, "POST / HTTP/1.1\r\nHost: 8000-boxa.localhost\r\n", " 502 "},
 	} {
 		t.Run(door.name, func(t *testing.T) {
 			t.Parallel()
-			for _, body := range []string{"Content-Length: 5\r\nConnection: close\r\n\r\nhello", "Content-Length: 100000\r\n\r\nhello"} { // the first is the control
+			// the first is the control
+			for _, body := range []string{"Content-Length: 5\r\nConnection: close\r\n\r\nhello",
+				"Content-Length: 100000\r\n\r\nhello"} {
 				c, err := net.Dial("tcp", strings.TrimPrefix(door.url, "http://"))
 				if err != nil {
 					t.Fatal(err)

@@ -30,10 +30,12 @@ func (d *Doors) listenSSH(ctx context.Context) error {
 	}
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", d.cfg.SSH)
 	if err != nil {
-		return outboard.Errorf(outboard.Unavailable, "listening on %s for SSH: %w", d.cfg.SSH, err).WithHint("choose another address with --ssh, or leave it out")
+		return outboard.Errorf(outboard.Unavailable, "listening on %s for SSH: %w", d.cfg.SSH, err).
+			WithHint("choose another address with --ssh, or leave it out")
 	}
 	d.SSH = SSHDoor{Address: ln.Addr().String(), Fingerprint: ssh.FingerprintSHA256(key.PublicKey()), NewKey: made}
-	d.server.Control.SetSSH(control.SSHDoor{Address: d.SSH.Address, HostKey: strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key.PublicKey())))})
+	d.server.Control.SetSSH(control.SSHDoor{Address: d.SSH.Address,
+		HostKey: strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key.PublicKey())))})
 	d.sshd = sshd.New(sshd.Config{Control: d.server.Control, HostKey: key, Logger: d.log})
 	d.serving.Go(func() {
 		if err := d.sshd.Serve(ln); err != nil {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// detach puts the command in a process group of its own, so that Ctrl-C leaves it time to clean up, and as root makes it run
-// as the user postgres, who then owns dir.
+// detach puts the command in a process group of its own, so that Ctrl-C leaves it time to clean up, and as root
+// makes it run as the user postgres, who then owns dir.
 func detach(cmd *exec.Cmd, dir string) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if os.Getuid() != 0 {

@@ -16,13 +16,14 @@ import (
 	"sync"
 )
 
-// server starts PostgreSQL at the first call and returns the URL of its first database. The server is a child of a shell that
-// waits for the end of its input, which comes when this process ends, however it does; then it stops the server and removes
-// its directory.
+// server starts PostgreSQL at the first call and returns the URL of its first database. The server is a child of
+// a shell that waits for the end of its input, which comes when this process ends, however it does; then it
+// stops the server and removes its directory.
 var server = sync.OnceValues(start)
 
-// serverScript runs with the directory of the binaries, a private directory and the server's options as its arguments. A
-// connection is served through a socket in that directory only; fsync stays on, as the tests measure and kill.
+// serverScript runs with the directory of the binaries, a private directory and the server's options as its
+// arguments. A connection is served through a socket in that directory only; fsync stays on, as the tests
+// measure and kill.
 const serverScript = `
 bin=$1 dir=$2 opts=$3
 fail() { cat "$dir/log" >&2; rm -rf "$dir"; exit 1; }

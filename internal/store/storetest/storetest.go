@@ -52,15 +52,16 @@ func Open(t testing.TB, cfg store.Config) *store.Store {
 }
 
 // Postgres returns the URL of a new and empty schema that is dropped when the test ends. The server is the one
-// OUTBOARD_TEST_POSTGRES names (a URL whose user may create schemas), else one started from the binaries on this machine.
-// Without either the test fails in CI, and is skipped elsewhere.
+// OUTBOARD_TEST_POSTGRES names (a URL whose user may create schemas), else one started from the binaries on this
+// machine. Without either the test fails in CI, and is skipped elsewhere.
 func Postgres(t testing.TB) string {
 	t.Helper()
 	base := os.Getenv("OUTBOARD_TEST_POSTGRES")
 	if base == "" {
 		var err error
 		if base, err = server(); err != nil {
-			skip(t, "no PostgreSQL for this test: "+err.Error()+" (install the postgresql package, or set OUTBOARD_TEST_POSTGRES)")
+			skip(t, "no PostgreSQL for this test: "+err.Error()+" (install the postgresql package, or set "+
+				"OUTBOARD_TEST_POSTGRES)")
 		}
 	}
 	u, err := url.Parse(base)

@@ -1,12 +1,13 @@
-// Package registry holds the definitions of the built-in tools. A definition says everything about a tool but how it works: its name
-// and input, what policies judge of a call, how a lost call is treated, what a terminal shows of it, and its step in a script. The
-// packages that decide, show, check or replay calls ask the registry, and none of them has a list of names.
+// Package registry holds the definitions of the built-in tools. A definition says everything about a tool but
+// how it works: its name and input, what policies judge of a call, how a lost call is treated, what a terminal
+// shows of it, and its step in a script. The packages that decide, show, check or replay calls ask the registry,
+// and none of them has a list of names.
 //
-// A new tool is its definition, in Tools, and its handler: a function of package guest for a tool of the sandbox, or Run for one that
-// needs nothing but its input. docs/reference/script.md describes its step.
+// A new tool is its definition, in Tools, and its handler: a function of package guest for a tool of the
+// sandbox, or Run for one that needs nothing but its input. docs/reference/script.md describes its step.
 //
-// A definition's fields are the only description of its input: the JSON Schema that a model gets is made from them, and Validate
-// enforces them. Nothing in this package holds state.
+// A definition's fields are the only description of its input: the JSON Schema that a model gets is made from
+// them, and Validate enforces them. Nothing in this package holds state.
 package registry
 
 import (
@@ -91,7 +92,8 @@ func build(definitions []Tool) []Tool {
 	return definitions
 }
 
-// All returns every tool that an agent can configure, in the order a model is offered them. The caller must not change it.
+// All returns every tool that an agent can configure, in the order a model is offered them. The caller must not
+// change it.
 func All() []Tool { return all }
 
 // Lookup returns the tool of that name.

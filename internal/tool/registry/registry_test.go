@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Broken if a definition contradicts itself: a model would be told of an input that the tool refuses, or policies would judge
-// another field than the tool uses.
+// Broken if a definition contradicts itself: a model would be told of an input that the tool refuses, or
+// policies would judge another field than the tool uses.
 func TestDefinitions(t *testing.T) {
 	seen := map[string]bool{}
 	for _, tool := range All() {
@@ -15,7 +15,8 @@ func TestDefinitions(t *testing.T) {
 			Type       string
 			Additional *bool `json:"additionalProperties"`
 		}
-		if err := json.Unmarshal(tool.Schema, &s); err != nil || s.Type != "object" || s.Additional == nil || *s.Additional {
+		if err := json.Unmarshal(tool.Schema, &s); err != nil || s.Type != "object" || s.Additional == nil ||
+			*s.Additional {
 			t.Errorf("%s: the schema is not a closed object: %v, %s", tool.Name, err, tool.Schema)
 		}
 		if seen[tool.Name] || tool.Class == "" || tool.Unbuilt == "" && tool.Description == "" {
@@ -53,7 +54,8 @@ func TestStandardToolset(t *testing.T) {
 			names = append(names, tool.Name)
 		}
 	}
-	if want := []string{"bash", "read", "write", "edit", "glob", "grep", "web_fetch", "web_search"}; !slices.Equal(names, want) {
+	if want := []string{"bash", "read", "write", "edit", "glob", "grep", "web_fetch",
+		"web_search"}; !slices.Equal(names, want) {
 		t.Errorf("the standard toolset is %v, want %v", names, want)
 	}
 }

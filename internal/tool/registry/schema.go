@@ -122,9 +122,9 @@ func encode(v any) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// Validate checks an input against the definition: all required fields, no unknown ones, each of its type. An optional field
-// may be null, which is the same as leaving it out. The error is Invalid, names the field and says what was expected; it is
-// fit for the model to read.
+// Validate checks an input against the definition: all required fields, no unknown ones, each of its type. An
+// optional field may be null, which is the same as leaving it out. The error is Invalid, names the field and
+// says what was expected; it is fit for the model to read.
 func (t Tool) Validate(input outboard.Raw) error {
 	if err := t.validate(input); err != nil {
 		return outboard.Errorf(outboard.Invalid, "invalid input for %s: %w", t.Name, err)

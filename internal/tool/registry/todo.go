@@ -28,15 +28,20 @@ func todo() Tool {
 	return Tool{
 		Name:     "todo",
 		Optional: true,
-		Description: "Keep the list of what is to be done. Each call replaces the whole list; the result says what changed. " +
-			"Use it for work of several steps: write the steps down before you start, set one to in_progress while you work on it, " +
+		Description: "Keep the list of what is to be done. Each call replaces the whole list; the result says what " +
+			"changed. " +
+			"Use it for work of several steps: write the steps down before you start, set one to in_progress while " +
+			"you work on it, " +
 			"and to done as soon as it is. The user sees how far you are.",
 		Class: outboard.ClassPure,
 		Place: InControl,
-		Fields: []Field{{Name: "items", Kind: List, Required: true, max: maxItems, about: "All items, in the order of the work.", of: []Field{
-			{Name: "text", Kind: Text, Required: true, max: maxItem, about: "What is to be done, in at most 500 bytes. No two items have the same text."},
-			{Name: "status", Kind: Text, Required: true, options: []string{pending, inProgress, done}, about: "How far it is."},
-		}}},
+		Fields: []Field{{Name: "items", Kind: List, Required: true, max: maxItems,
+			about: "All items, in the order of the work.", of: []Field{
+				{Name: "text", Kind: Text, Required: true, max: maxItem,
+					about: "What is to be done, in at most 500 bytes. No two items have the same text."},
+				{Name: "status", Kind: Text, Required: true, options: []string{pending, inProgress, done},
+					about: "How far it is."},
+			}}},
 		check: func(a args) error {
 			items, _ := a["items"].([]args)
 			seen := map[string]int{}

@@ -27,8 +27,9 @@ func TestTodoInput(t *testing.T) {
 	tool := todo()
 	for want, input := range map[string]outboard.Raw{
 		"items is required": outboard.Raw(`{}`),
-		"items must be a list of at most 100 objects with text, status, got":          plan(many...),
-		"items[1]: text must have at most 500 bytes, not 501":                         plan("- a", "- "+strings.Repeat("b", maxItem+1)),
+		"items must be a list of at most 100 objects with text, status, got": plan(many...),
+		"items[1]: text must have at most 500 bytes, not 501": plan("- a",
+			"- "+strings.Repeat("b", maxItem+1)),
 		"items[0]: text must not be empty":                                            plan("- "),
 		"items[0]: status must be one of pending, in_progress, done, got \"started\"": outboard.Raw(`{"items":[{"text":"a","status":"started"}]}`),
 		"items[0]: status is required":                                                outboard.Raw(`{"items":[{"text":"a"}]}`),
@@ -36,11 +37,13 @@ func TestTodoInput(t *testing.T) {
 		"items[0]: expected a JSON object":                                            outboard.Raw(`{"items":["a"]}`),
 		"items[2] has the same text as items[0]":                                      plan("- a", "- b", "x a"),
 	} {
-		if err := tool.Validate(input); err == nil || outboard.KindOf(err) != outboard.Invalid || !strings.Contains(err.Error(), want) {
+		if err := tool.Validate(input); err == nil || outboard.KindOf(err) != outboard.Invalid ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%.60s: got %v, want %q", input, err, want)
 		}
 	}
-	for _, input := range []outboard.Raw{plan(), plan(many[:maxItems]...), plan("- "+strings.Repeat("b", maxItem), "> b", "x c")} {
+	for _, input := range []outboard.Raw{plan(), plan(many[:maxItems]...),
+		plan("- "+strings.Repeat("b", maxItem), "> b", "x c")} {
 		if err := tool.Validate(input); err != nil {
 			t.Errorf("%.60s: %v", input, err)
 		}
@@ -58,7 +61,8 @@ func TestTodoResult(t *testing.T) {
 		want        string
 	}{
 		{nil, plan("x a", "- b", "> c", "- d"), "1 of 4 done: c"},
-		{plan("> a", "- b"), plan("x a", "> b", "- c"), "1 of 3 done: b\nnow done: a\nnow in_progress: b\nadded, pending: c"},
+		{plan("> a", "- b"), plan("x a", "> b", "- c"), "1 of 3 done: b\nnow done: a\nnow in_progress: b\nadded, " +
+			"pending: c"},
 		{plan("x a", "> b"), plan("x a", "> b"), "1 of 2 done: b\nnothing changed"},
 		{plan("x a", "- b"), plan("x a"), "1 of 1 done\nremoved, was pending: b"},
 		{plan("x a"), plan(), "0 of 0 done\nremoved, was done: a"},

@@ -80,7 +80,8 @@ func (a *AWS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-amz-json-1.1")
 	if kind, why := a.check(r, body); kind != "" {
 		w.WriteHeader(http.StatusBadRequest)
-		_ = json.NewEncoder(w).Encode(map[string]string{"__type": kind, "message": why + ": " + r.Header.Get("Authorization")})
+		_ = json.NewEncoder(w).
+			Encode(map[string]string{"__type": kind, "message": why + ": " + r.Header.Get("Authorization")})
 		return
 	}
 	password := "password-of-ecr-" + rand.Text()
@@ -114,15 +115,18 @@ func (a *AWS) check(r *http.Request, body []byte) (kind, why string) {
 	id, signed, _ := strings.Cut(fields["Credential"], "/")
 	names := strings.Split(fields["SignedHeaders"], ";")
 	switch {
-	case r.Method != http.MethodPost || r.URL.Path != "/" || r.Header.Get("X-Amz-Target") != "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken":
+	case r.Method != http.MethodPost || r.URL.Path != "/" ||
+		r.Header.Get("X-Amz-Target") != "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken":
 		return "UnknownOperationException", "no such operation"
 	case r.Header.Get("Content-Type") != "application/x-amz-json-1.1" || !json.Valid(body):
 		return "SerializationException", "no JSON 1.1"
 	case !ok || err != nil || signed != strings.Join(scope, "/") || !slices.IsSorted(names):
 		return "IncompleteSignatureException", "not signed for this service"
-	case !slices.Contains(names, "host") || !slices.Contains(names, "x-amz-date") || !slices.Contains(names, "x-amz-target"):
+	case !slices.Contains(names, "host") || !slices.Contains(names, "x-amz-date") ||
+		!slices.Contains(names, "x-amz-target"):
 		return "IncompleteSignatureException", "a header is not signed"
-	case id != a.KeyID || r.Header.Get("X-Amz-Security-Token") != a.Token || a.Token != "" && !slices.Contains(names, "x-amz-security-token"):
+	case id != a.KeyID || r.Header.Get("X-Amz-Security-Token") != a.Token || a.Token != "" &&
+		!slices.Contains(names, "x-amz-security-token"):
 		return "UnrecognizedClientException", "no such key"
 	case a.now().Sub(at).Abs() > 5*time.Minute:
 		return "InvalidSignatureException", "signed at another time"
@@ -146,7 +150,8 @@ func (a *AWS) signature(r *http.Request, body []byte, at time.Time, scope, names
 	}
 	canonical.WriteString("\n" + strings.Join(names, ";") + "\n" + hash(body))
 	key := []byte("AWS4" + a.Key)
-	for _, part := range append(slices.Clone(scope), fmt.Sprintf("AWS4-HMAC-SHA256\n%s\n%s\n%s", at.Format("20060102T150405Z"), strings.Join(scope, "/"), hash([]byte(canonical.String())))) {
+	for _, part := range append(slices.Clone(scope), fmt.Sprintf("AWS4-HMAC-SHA256\n%s\n%s\n%s",
+		at.Format("20060102T150405Z"), strings.Join(scope, "/"), hash([]byte(canonical.String())))) {
 		m := hmac.New(sha256.New, key)
 		m.Write([]byte(part))
 		key = m.Sum(nil)
@@ -161,11 +166,13 @@ func Certificate(t testing.TB, hosts ...string) (tls.Certificate, []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: hosts, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: hosts,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return tls.Certificate{Certificate: [][]byte{der},
+		PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

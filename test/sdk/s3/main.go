@@ -1,4 +1,5 @@
-// Command s3 is an S3-compatible server for tests. It keeps one bucket in memory, prints its address and ends with its input.
+// Command s3 is an S3-compatible server for tests. It keeps one bucket in memory, prints its address and ends
+// with its input.
 package main
 
 import (

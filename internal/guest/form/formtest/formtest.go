@@ -9,9 +9,8 @@ import (
 	"github.com/outboard-dev/outboard/internal/guest/form"
 )
 
-// Whole fails the test when a message that was written and read is not what it was: empty, or with a value in every field that is meant to be
-// sent. Those that are not have the tag
-// `form:"-"` or `json:"-"`.
+// Whole fails the test when a message that was written and read is not what it was: empty, or with a value in
+// every field that is meant to be sent. Those that are not have the tag `form:"-"` or `json:"-"`.
 func Whole(t *testing.T, messages ...form.Message) {
 	t.Helper()
 	for _, m := range messages {
@@ -19,7 +18,8 @@ func Whole(t *testing.T, messages ...form.Message) {
 			if full {
 				Fill(m)
 			}
-			for name, decode := range map[string]func([]byte, form.Message) error{"Decode": form.Decode, "DecodeText": form.DecodeText} {
+			for name, decode := range map[string]func([]byte, form.Message) error{"Decode": form.Decode,
+				"DecodeText": form.DecodeText} {
 				got := reflect.New(reflect.TypeOf(m).Elem()).Interface().(form.Message)
 				if err := decode(form.Encode(m), got); err != nil || !reflect.DeepEqual(got, m) {
 					t.Errorf("%s: of %#v there is %#v: %v", name, m, got, err)

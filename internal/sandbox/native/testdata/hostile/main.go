@@ -1,7 +1,7 @@
 //go:build linux
 
-// Hostile is what the tests of package native run inside a sandbox, and on the host for control. Each subcommand tries one thing
-// and prints what the kernel said.
+// Hostile is what the tests of package native run inside a sandbox, and on the host for control. Each subcommand
+// tries one thing and prints what the kernel said.
 package main
 
 import (
@@ -47,7 +47,8 @@ func report(name string, err error) {
 	}
 }
 
-// calls tries system calls that no process inside may make, with arguments that make each fail harmlessly where it is allowed.
+// calls tries system calls that no process inside may make, with arguments that make each fail harmlessly where
+// it is allowed.
 func calls([]string) {
 	minus := ^uintptr(0)
 	for _, c := range []struct {
@@ -341,7 +342,8 @@ func fds([]string) {
 	for fd := 3; fd < 1024; fd++ {
 		var st unix.Stat_t
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-		if err == nil && flags&unix.FD_CLOEXEC == 0 && unix.Fstat(fd, &st) == nil { // the runtime's own are close-on-exec
+		// the runtime's own are close-on-exec
+		if err == nil && flags&unix.FD_CLOEXEC == 0 && unix.Fstat(fd, &st) == nil {
 			fmt.Println("fd", fd)
 		}
 	}
