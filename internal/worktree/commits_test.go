@@ -331,7 +331,10 @@ func TestHostileCommits(t *testing.T) {
 		{"a ref as text", func(b *repo) { b.write(map[string]string{".git/refs/heads/work": "ref: ../../config\n"}) },
 			"HEAD names no commit"},
 		{"an object that is a link", func(b *repo) {
-			b.link("/etc/passwd", ".git/objects/00")
+			if err := os.MkdirAll(filepath.Join(b.dir, ".git/objects/00"), 0o755); err != nil {
+				b.t.Fatal(err)
+			}
+			b.link("/etc/passwd", ".git/objects/00/"+strings.Repeat("0", 38))
 			b.link("/etc/passwd", ".git/objects/pack/pack-"+strings.Repeat("0", 40)+".pack")
 		}, "is not a plain file"},
 		{"a pack that is none", func(b *repo) {
