@@ -67,6 +67,7 @@ func run(script, output string, cols, rows int) error {
 	if err := rec.wait(); err != nil { // for the first prompt
 		return err
 	}
+	time.Sleep(reading) // until the prompt itself is drawn
 	for _, line := range lines {
 		if strings.Contains(line, "{SESSION}") {
 			line = strings.ReplaceAll(line, "{SESSION}", rec.session())
