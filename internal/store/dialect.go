@@ -267,5 +267,14 @@ func (s *Store) updateOnce(ctx context.Context, fn func(tx) error) error {
 	if err := fn(tx{t, s}); err != nil {
 		return err
 	}
-	return t.Commit()
+	if err := t.Commit(); err != nil {
+		return &commitError{err}
+	}
+	return nil
 }
+
+// commitError is the error of a COMMIT. Unless the database itself refused it, nobody knows whether the change was
+// made. The driver can call such an error safe to retry, because the broken connection is closed when it is asked.
+type commitError struct{ error }
+
+func (e *commitError) Unwrap() error { return e.error }

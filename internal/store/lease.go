@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"time"
 
 	"github.com/outboard-dev/outboard"
 )
@@ -63,12 +64,13 @@ const freeHeldSQL = `) UPDATE sessions SET worker = '' WHERE num IN (SELECT num 
 
 const deleteWorkerSQL = `DELETE FROM workers WHERE id = ?`
 
-// end frees the worker's sessions and forgets it. Epochs stay: who claims next raises them.
+// end deletes a worker and then frees its sessions. The deletion waits for a claim of the worker that is under way, so
+// the sessions of that claim are freed too. Epochs stay: the next claim raises them.
 func (s *Store) end(ctx context.Context, t tx, w outboard.WorkerID) error {
-	if _, err := t.exec(ctx, pickHeldSQL+s.d.locking(false)+freeHeldSQL, string(w)); err != nil {
+	if _, err := t.exec(ctx, deleteWorkerSQL, string(w)); err != nil {
 		return err
 	}
-	_, err := t.exec(ctx, deleteWorkerSQL, string(w))
+	_, err := t.exec(ctx, pickHeldSQL+s.d.locking(false)+freeHeldSQL, string(w))
 	return err
 }
 
@@ -120,6 +122,7 @@ func (s *Store) ClaimFair(ctx context.Context, w outboard.WorkerID, limit int,
 	}
 	var claimed []row
 	err := s.update(ctx, "claiming", func(t tx) error {
+		claimed = nil // of an attempt that was rolled back
 		if err := s.reap(ctx, t, now); err != nil {
 			return err
 		}
@@ -136,6 +139,9 @@ func (s *Store) ClaimFair(ctx context.Context, w outboard.WorkerID, limit int,
 		return err
 	})
 	if err != nil {
+		if len(claimed) > 0 && Away(err) {
+			s.giveUp(w, claimed)
+		}
 		return nil, err
 	}
 	s.commits.Add(1)
@@ -145,6 +151,40 @@ func (s *Store) ClaimFair(ctx context.Context, w outboard.WorkerID, limit int,
 		s.cache.put(map[outboard.SessionID]*row{r.ID: &r})
 	}
 	return out, nil
+}
+
+// giveUp releases sessions whose claim has an unknown outcome because the connection broke. Otherwise the worker would
+// hold them without knowing it: its lease goes on, and nobody would drive them. It tries until the database answers.
+func (s *Store) giveUp(w outboard.WorkerID, claimed []row) {
+	s.loops.Go(func() {
+		for _, r := range claimed {
+			for s.giveBack(w, r) != nil {
+				select {
+				case <-time.After(listenPause):
+				case <-s.closing: // the worker has left, or its lease ends
+					return
+				}
+			}
+		}
+	})
+}
+
+const giveBackSQL = `UPDATE sessions SET worker = '' WHERE id = ? AND epoch = ? AND worker = ?`
+
+// giveBack releases a session if the worker holds it with the claim's epoch: without the claim, another worker can have
+// the same epoch.
+func (s *Store) giveBack(w outboard.WorkerID, r row) error {
+	ctx, cancel := context.WithTimeout(context.Background(), commitWait)
+	defer cancel()
+	err := s.update(ctx, "releasing", func(t tx) error {
+		_, err := t.exec(ctx, giveBackSQL, string(r.ID), r.Epoch, string(w))
+		return err
+	})
+	s.cache.drop(r.ID)
+	if err == nil {
+		s.workFreed()
+	}
+	return err
 }
 
 // claim takes the sessions of one Claim, in its transaction.

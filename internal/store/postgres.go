@@ -181,8 +181,9 @@ func (d *postgresDialect) explain(err error) *outboard.Error {
 			WithPublic("the database is away").
 			WithCode(CodeAway)
 	}
-	if _, ok := errors.AsType[net.Error](err); ok || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, pgconn.ErrConnClosed) {
+	_, committing := errors.AsType[*commitError](err)
+	if _, ok := errors.AsType[net.Error](err); ok || committing || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, pgconn.ErrConnClosed) {
 		return outboard.Errorf(outboard.Unavailable, "the connection to database %s broke: %v", d.at, err).
 			WithPublic("the database is away").
 			WithCode(CodeAway)
@@ -195,7 +196,8 @@ func (d *postgresDialect) again(err error) bool {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return e.Code == pgDeadlock || e.Code == pgSerialization
 	}
-	return pgconn.SafeToRetry(err)
+	_, committing := errors.AsType[*commitError](err)
+	return !committing && pgconn.SafeToRetry(err)
 }
 
 // unique implements dialect.
