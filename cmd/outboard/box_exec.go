@@ -143,7 +143,7 @@ func (x *boxExec) interrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil && x.pid != 0 {
 		x.end(ctx)
 	}
-	// whatever it was: the code of the program is not known, and this is none of its own
+	// The program's exit code is not known, so it cannot be ours: this error has the code of a broken connection.
 	if x.pid != 0 && ctx.Err() == nil {
 		return &exitError{exitTransport, err}
 	}

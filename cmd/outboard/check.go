@@ -34,9 +34,9 @@ func checkFailed(s client.Session, rested time.Time) bool {
 	return s.Metadata[checkKey] == checkMark("failed", rested)
 }
 
-// runCheck runs a command on a copy of a session's result, in a fresh sandbox that nothing of the agent's runs
-// in, and reports whether it exited with 0. It is a session of its own, so its log stays; it is archived at the
-// end.
+// runCheck runs a command on a copy of a session's result and reports whether it exited with 0. It uses a fresh
+// sandbox in which no process of the agent runs. The check is a separate session: its log stays, and the session is
+// archived at the end.
 func runCheck(ctx context.Context, a *app, c *conn, of client.Session, command string) (passed bool, err error) {
 	n, file, err := checkSession(ctx, c, of, command)
 	if err != nil {

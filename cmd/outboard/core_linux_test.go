@@ -63,8 +63,8 @@ func TestHeapReserveIsNoMemory(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		// By the pages it has touched: the most memory it had is said to be at least what this process has,
-		// whose it shared before its exec.
+		// Count the pages it has touched. Its maximum resident size is no measure: before its exec it shared this
+		// process's memory, and the kernel counts that.
 		if used, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); !ok ||
 			used.Minflt*int64(os.Getpagesize()) >= heapReserveSize {
 			t.Fatalf("a command touched %d pages", used.Minflt)

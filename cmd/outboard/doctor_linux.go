@@ -40,7 +40,7 @@ func kernelCheck() []native.Check {
 	return versionCheck("kernel", "kernel", unix.ByteSliceToString(u.Release[:]))
 }
 
-// try makes a sandbox in a directory of its own and says what it lacks.
+// try makes a sandbox in a temporary directory and says what it lacks.
 func try(ctx context.Context, i server.Isolation, guest string) (at server.Found, detail string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()

@@ -66,8 +66,8 @@ type drill struct {
 	deadWith error
 }
 
-// runDrill measures a kill. Without a target it makes a session of its own, and leaves nothing of it but records
-// in the audit.
+// runDrill measures a kill. Without a target it makes a session for the purpose and removes it at the
+// end; its audit records stay.
 func runDrill(ctx context.Context, a *app, scope outboard.KillScope, ref string, o killOptions) (err error) {
 	d := &drill{a: a, scope: scope, level: outboard.KillLevel(o.level), target: ref, given: ref != "",
 		watch: drillWatch, calls: drillCalls, mark: fmt.Sprintf("86400.%d", os.Getpid())}

@@ -23,8 +23,8 @@ var fields = map[string]map[string]string{
 	"outboard template build": {"tag": "tags"},
 }
 
-// asTyped is what an error says, with what the person has typed in place of what the API calls it. A word of the
-// API is replaced where it is the subject: at the beginning, or anywhere when it can be no other word.
+// asTyped returns an error's text with the names of flags and arguments where the API's field names were. A field name
+// is replaced at the beginning of the text, and anywhere else if it can be no other word.
 func asTyped(cmd *cobra.Command, err error) string {
 	text := err.Error()
 	if cmd == nil || outboard.KindOf(err) != outboard.Invalid {

@@ -79,7 +79,7 @@ func (l *sessionLine) rank() int {
 	return 3
 }
 
-// watchList shows the list again and again, with what else is said of it: the next page would overwrite that.
+// watchList redraws the list, with its warnings below it: the next redraw would overwrite warnings printed apart.
 func watchList(ctx context.Context, a *app, o listOptions) error {
 	if a.json || !term.IsTerminal(a.out) {
 		return usagef("ls -w draws on a terminal").WithHint("outboard ls --json lists once")

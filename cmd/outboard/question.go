@@ -115,8 +115,8 @@ func facts(p client.Approval) []string {
 	return out
 }
 
-// requestLines is a request line by line, with everything a screen would hide or act on visible: each argument
-// under its name, and of a text of several lines each in a row of its own, further in than any name.
+// requestLines returns a request line by line, with control characters made visible. Each argument stands below its
+// name. A text of several lines has one row for each line, indented further than any name.
 func requestLines(request string) []string {
 	name, body, _ := strings.Cut(request, " ")
 	var in map[string]any
