@@ -94,6 +94,7 @@ type Bare struct {
 type bareBox struct {
 	spec     sandbox.Spec
 	dir      string
+	made     chan struct{} // closed when Create has started the guest or failed to
 	cmd      *exec.Cmd
 	lifeline *os.File
 	dead     chan struct{}
@@ -139,7 +140,7 @@ func (b *Bare) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, 
 	if spec.Isolation != "" && spec.Isolation != "none" {
 		return nil, outboard.Errorf(outboard.Unavailable, "the bare provider has no isolation %q", spec.Isolation)
 	}
-	box := &bareBox{spec: spec, dir: filepath.Join(b.dir, string(spec.ID))}
+	box := &bareBox{spec: spec, dir: filepath.Join(b.dir, string(spec.ID)), made: make(chan struct{})}
 	b.mu.Lock()
 	_, exists := b.boxes[spec.ID]
 	if !exists {
@@ -153,6 +154,7 @@ func (b *Bare) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, 
 	if err == nil {
 		err = box.start()
 	}
+	close(box.made)
 	if err != nil {
 		return nil, errors.Join(outboard.Errorf(outboard.Internal, "making bare sandbox: %w", err),
 			b.Destroy(ctx, spec.ID))
@@ -230,11 +232,20 @@ func (x *bareBox) config() guest.ServerConfig {
 	return cfg
 }
 
-// Open connects to a sandbox whose guest runs.
-func (b *Bare) Open(ctx context.Context, id outboard.SandboxID) (sandbox.Sandbox, error) {
+// find returns a sandbox, and waits until it has been made; nil = there is none.
+func (b *Bare) find(id outboard.SandboxID) *bareBox {
 	b.mu.Lock()
 	box := b.boxes[id]
 	b.mu.Unlock()
+	if box != nil {
+		<-box.made
+	}
+	return box
+}
+
+// Open connects to a sandbox whose guest runs.
+func (b *Bare) Open(ctx context.Context, id outboard.SandboxID) (sandbox.Sandbox, error) {
+	box := b.find(id)
 	if box == nil || !box.alive() {
 		return nil, outboard.Errorf(outboard.NotFound, "no sandbox %s", id)
 	}
@@ -280,9 +291,7 @@ func (x *bareBox) explain(err error) error {
 // Crash kills the guest of a sandbox the way a power cut would; what it ran is orphaned. The directories stay
 // until Destroy.
 func (b *Bare) Crash(id outboard.SandboxID) error {
-	b.mu.Lock()
-	box := b.boxes[id]
-	b.mu.Unlock()
+	box := b.find(id)
 	if box == nil || box.cmd == nil {
 		return outboard.Errorf(outboard.NotFound, "no sandbox %s", id)
 	}
@@ -308,9 +317,7 @@ func (b *Bare) Restart(id outboard.SandboxID) error {
 
 // Destroy kills the guest and every process it left, and removes the directories.
 func (b *Bare) Destroy(_ context.Context, id outboard.SandboxID) error {
-	b.mu.Lock()
-	box := b.boxes[id]
-	b.mu.Unlock()
+	box := b.find(id)
 	if box == nil {
 		return nil
 	}
